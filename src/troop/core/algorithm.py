@@ -1,0 +1,101 @@
+"""C3 Algorithm: `update(batch)` does the gradient steps of one batch and reports; it knows nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from torch import Tensor, nn
+
+from troop.core.batch import Experience
+from troop.core.env import EnvSpec, Obs
+from troop.core.peers import Peers
+
+B = TypeVar("B", contravariant=True)
+State = Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """What a policy said: the action, its next recurrent state, and whatever should travel with the row."""
+
+    action: Tensor
+    state: State = None
+    extras: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Policy(Protocol):
+    """An nn.Module, row-wise: act(join(a, b)) == join(act(a), act(b)) where explore is 0."""
+
+    def initial_state(self, rows: int) -> State:
+        """Recurrent state of fresh episodes; None if the policy has no memory."""
+        ...
+
+    def act(self, obs: Obs, state: State, explore: Tensor) -> Acted:
+        """Actions in [-1, 1] or choices; `explore` is one number a row, 0 for none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an update reports: metrics as 0-d tensors (read only when logged), and priorities if any."""
+
+    metrics: dict[str, Tensor]
+    priority: Tensor | None = None
+
+    def __or__(self, other: Outcome) -> Outcome:
+        """Both reports; the right one's priority wins if it has one."""
+        priority = self.priority if other.priority is None else other.priority
+        return Outcome(self.metrics | other.metrics, priority)
+
+
+class Algorithm(Protocol[B]):
+    """Learns from batches; everything it is lives in `state_dict()`."""
+
+    publishes: nn.Module  # what others need: the policy, its normalizer inside
+
+    def update(self, batch: B) -> Outcome:
+        """The gradient steps of one batch."""
+        ...
+
+    def state_dict(self) -> dict[str, object]:
+        """Everything needed to go on as if never stopped: tensors, numbers, nested dicts."""
+        ...
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Take back what `state_dict` gave."""
+        ...
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """One number a row in [low, high], drawn when an episode starts and held until it ends."""
+
+    low: float
+    high: float
+
+
+class AlgorithmConfig(Protocol[B]):
+    """A frozen dataclass that says what it eats and builds its two things."""
+
+    @property
+    def experience(self) -> Experience:
+        """Which cut of experience `update` wants."""
+        ...
+
+    @property
+    def exploration(self) -> Exploration:
+        """How widely rows explore."""
+        ...
+
+    def refuse(self, spec: EnvSpec) -> str | None:
+        """Why this env cannot be learned by this algorithm, naming what can; None if it can."""
+        ...
+
+    def policy(self, spec: EnvSpec) -> nn.Module:
+        """The acting part alone."""
+        ...
+
+    def algorithm(self, spec: EnvSpec, peers: Peers = ..., device: str = "cpu") -> Algorithm[B]:
+        """The learner, on `device`."""
+        ...

@@ -1,0 +1,38 @@
+"""The two places where copies of a learner meet: gradients in the optimizer, statistics in the mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
+
+
+class Peers(Protocol):
+    """The other copies of this learner."""
+
+    def optimizer(self, module: nn.Module, make: MakeOptimizer) -> Optimizer:
+        """The optimizer of `module`, whose steps all copies share."""
+        ...
+
+    def mean(self, x: Tensor) -> Tensor:
+        """`x` averaged over all copies."""
+        ...
+
+
+class NoPeers:
+    """A learner on its own."""
+
+    def optimizer(self, module: nn.Module, make: MakeOptimizer) -> Optimizer:
+        """Just the optimizer."""
+        return make(module.parameters())
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Just `x`."""
+        return x
+
+
+NO_PEERS = NoPeers()

@@ -1,0 +1,31 @@
+"""C5 Role: a plain class whose `step()` does one bounded piece of work, or returns None if there was none."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+Metrics = dict[str, "float | int | Tensor"]
+"""Names to numbers. `count/*` are summed over roles and time, all others are averaged until logged.
+Tensors stay tensors until a line is written, so that no update waits for a read."""
+
+
+class Role(Protocol):
+    """What an engine loops over."""
+
+    def step(self) -> Metrics | None:
+        """One bounded piece of work; None if there was nothing to do."""
+        ...
+
+
+class Saved(Protocol):
+    """A role with something to lose."""
+
+    def state_dict(self) -> dict[str, object]:
+        """Nested dicts of tensors, numbers, strings and lists."""
+        ...
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Take back what `state_dict` gave."""
+        ...

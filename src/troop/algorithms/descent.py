@@ -1,0 +1,86 @@
+"""One optimizer step: schedule, clipping, and no step at all on a loss that is not finite."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from troop.core.peers import Peers
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How gradients become steps; `on` a module it makes that module's Descender."""
+
+    weight_decay: float
+    max_grad_norm: float
+    lr_end: float
+    lr_updates: int
+    device: str
+
+    def on(self, peers: Peers, module: nn.Module, lr: float) -> Descender:
+        """The Descender of `module`, starting at learning rate `lr`."""
+        fused = torch.device(self.device).type in ("cpu", "cuda")
+        # On CUDA the rate is a tensor, so that changing it neither recompiles nor re-captures anything.
+        rate = torch.tensor(lr, device=self.device) if "cuda" in self.device else lr
+        optimizer = peers.optimizer(
+            module, lambda parameters: AdamW(parameters, lr=rate, weight_decay=self.weight_decay, fused=fused)
+        )
+        return Descender(self, module, optimizer, lr)
+
+
+class Descender:
+    """Steps one module down its loss along a cosine schedule."""
+
+    def __init__(self, how: Descent, module: nn.Module, optimizer: Optimizer, lr: float) -> None:
+        self.how, self.module, self.optimizer, self.lr = how, module, optimizer, lr
+        self.skipped_in_row = torch.zeros((), device=how.device)
+        self.steps = 0
+
+    def step(self, loss: Tensor) -> Tensor:
+        """One step down `loss`; returns 1 if it was not finite and the step was skipped, else 0.
+
+        The fused optimizers skip on a flag they read where the weights are, so a GPU never waits for it.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        measure = loss.detach()
+        if self.how.max_grad_norm:
+            measure = nn.utils.clip_grad_norm_(self.module.parameters(), self.how.max_grad_norm)
+        skip = (~torch.isfinite(measure)).float()
+        self.schedule()
+        self.optimizer.found_inf = skip  # type: ignore[attr-defined]
+        self.optimizer.step()
+        self.skipped_in_row = (self.skipped_in_row + 1) * skip
+        self.steps += 1
+        return skip
+
+    def schedule(self) -> None:
+        """Set the learning rate of this step."""
+        if self.how.lr_end == 1.0:
+            return
+        done = min(self.steps / self.how.lr_updates, 1.0)
+        lr = self.lr * (self.how.lr_end + (1 - self.how.lr_end) * 0.5 * (1 + math.cos(math.pi * done)))
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments by parameter number, and the counters."""
+        moments = {str(k): dict(v) for k, v in self.optimizer.state_dict()["state"].items()}
+        return {"moments": moments, "steps": self.steps, "skipped_in_row": self.skipped_in_row}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back moments and counters; rates come from the config and the step count."""
+        mine = self.optimizer.state_dict()
+        mine["state"] = {int(k): v for k, v in state["moments"].items()}
+        self.optimizer.load_state_dict(mine)
+        self.steps = int(state["steps"])
+        self.skipped_in_row = state["skipped_in_row"].to(self.how.device)

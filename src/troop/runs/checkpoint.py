@@ -210,12 +210,12 @@ def _remove(path: Path) -> None:
 
 
 def load_newest(folder: Path) -> Loaded | None:
-    """Load the newest valid checkpoint in `folder`; None if there are none, SetupProblem if all are damaged."""
+    """Load the newest valid checkpoint; None if `folder` has none, SetupProblem if all are damaged."""
     return _newest(folder, None)
 
 
 def load_part(folder: Path, key: str) -> Loaded | None:
-    """Load as `load_newest` does, but `state` has only this top-level key, and only its file is read and checked."""
+    """Load as `load_newest` does, but only this top-level key: no other file is read or checked."""
     return _newest(folder, key)
 
 

@@ -39,7 +39,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path | str) -> Self:
-        """Make a new run at `path`, locked; BadInput if something is there, SetupProblem if the disk refuses."""
+        """Make a new run at `path`, locked; BadInput if it is in use, SetupProblem if the disk refuses."""
         path = _sane(path)
         try:
             _refuse_used(path)  # before the lock leaves a file in a directory that is not ours

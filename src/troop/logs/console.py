@@ -1,0 +1,139 @@
+"""Progress for people: one live panel on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from troop.logs.progress import Progress, count, duration, number, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console as Terminal
+
+_PANEL_EVERY = 0.25
+_LINE_EVERY = 5.0
+
+
+class Console:
+    """Shows a run; everything may be called in any order, and none of it ever stops training."""
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        terminal: Terminal | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream or sys.stdout
+        self._terminal = terminal
+        self._clock = clock
+        self._live: Any = None
+        self._title = self._subtitle = ""
+        self._last: Progress | None = None
+        self._unshown = False
+        self._shown_at = -float("inf")
+
+    @property
+    def interactive(self) -> bool:
+        """Whether there is a terminal to draw a panel on."""
+        if self._terminal is not None:
+            return self._terminal.is_terminal
+        try:
+            return self._stream.isatty() and os.environ.get("TERM") not in ("dumb", "")
+        except ValueError:  # closed
+            return False
+
+    def start(self, title: str, subtitle: str = "") -> None:
+        """Begin, e.g. with `fast-td3 on WalkerWalk-v1` and `seed 0, runs/...`."""
+        self._title, self._subtitle = title, subtitle
+        if not self.interactive:
+            self._line(f"{title}  {subtitle}".rstrip())
+            return
+        if self._live is None:
+            from rich.console import Console as Terminal
+            from rich.live import Live
+
+            self._terminal = self._terminal or Terminal(file=self._stream)
+            self._live = Live(console=self._terminal, auto_refresh=False)
+            self._guard(self._live.start)
+            atexit.register(self.stop)  # a terminal without a cursor is a poor farewell
+
+    def show(self, progress: Progress) -> None:
+        """Draw the newest state, unless the last drawing was only just now."""
+        self._last, self._unshown = progress, True
+        now = self._clock()
+        if now - self._shown_at >= (_LINE_EVERY if self._live is None else _PANEL_EVERY):
+            self._shown_at = now
+            self._draw()
+
+    def note(self, text: str) -> None:
+        """Leave a line above the panel."""
+        if self._live is None:
+            self._line(text)
+            return
+        from rich.text import Text
+
+        self._guard(lambda: self._live.console.print(Text(printable(text))))
+
+    def stop(self) -> None:
+        """Draw the last state and leave it on the screen; may be called twice."""
+        if self._unshown:
+            self._draw()
+        if self._live is not None:
+            live, self._live = self._live, None
+            atexit.unregister(self.stop)
+            self._guard(live.stop)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _draw(self) -> None:
+        if self._last is None:
+            return
+        self._unshown = False
+        if self._live is None:
+            self._line(line(self._last))
+            return
+        self._guard(lambda: self._live.update(self._panel(), refresh=True))
+
+    def _panel(self) -> object:
+        from troop.logs.panel import panel
+
+        assert self._last is not None
+        return panel(self._title, self._subtitle, self._last, self._live.console.width)
+
+    def _line(self, text: str) -> None:
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        said = printable(text).encode(encoding, "replace").decode(encoding)
+        self._guard(lambda: print(said, file=self._stream, flush=True))
+
+    def _guard(self, act: Callable[[], object]) -> None:
+        """Go on whatever becomes of the terminal: a closed pipe or window is no reason to lose a run."""
+        try:
+            act()
+        except Exception:
+            return
+
+
+def line(progress: Progress) -> str:
+    """Say the run in one line."""
+    parts = []
+    if progress.fraction is not None:
+        parts.append(f"{progress.fraction:4.0%} {duration(progress.seconds_left)} left")
+    parts.append(f"{duration(progress.wall_s)}")
+    parts.append(f"steps {count(progress.env_steps)} {count(progress.env_steps_per_s)}/s")
+    parts.append(f"updates {count(progress.updates)} {count(progress.updates_per_s)}/s")
+    if progress.return_mean is not None:
+        spread = "" if progress.return_std is None else f" ± {number(progress.return_std)}"
+        parts.append(f"return {number(progress.return_mean)}{spread}")
+    if progress.episode_return is not None:
+        parts.append(f"training {number(progress.episode_return)}")
+    parts += [f"{name} {number(value)}" for name, value in list(progress.losses.items())[:3]]
+    parts += [f"{name} {value}" for name, value in progress.counters.items() if value]
+    return " | ".join(parts)

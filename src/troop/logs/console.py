@@ -57,6 +57,8 @@ class Console:
             from rich.live import Live
 
             self._terminal = self._terminal or Terminal(file=self._stream)
+            # By default rich ends the whole program when its pipe closes.
+            self._terminal.on_broken_pipe = self._mute  # type: ignore[method-assign]
             self._live = Live(console=self._terminal, auto_refresh=False)
             self._guard(self._live.start)
             atexit.register(self.stop)  # a terminal without a cursor is a poor farewell
@@ -117,8 +119,15 @@ class Console:
         """Go on whatever becomes of the terminal: a closed pipe or window is no reason to lose a run."""
         try:
             act()
+        except OSError:
+            self._mute()
         except Exception:
             return
+
+    def _mute(self) -> None:
+        """Draw no more: what a lost terminal does not take would pile up in rich's buffer."""
+        if self._terminal is not None:
+            self._terminal.quiet = True
 
 
 def line(progress: Progress) -> str:

@@ -1,0 +1,157 @@
+"""metrics.jsonl stays whole and monotone, and a failing disk never stops training."""
+
+import errno
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from troop.logs import jsonl
+from troop.logs.jsonl import Metrics
+from troop.logs.tensorboard import TensorBoard
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_one_object_a_line_counters_first(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    metrics = Metrics(path)
+    metrics.write(
+        1.5, 10, 2, {"loss": torch.tensor(0.5), "bad": math.nan, "worse": -math.inf, "ok": True, "n": 3}
+    )
+    assert rows(path) == [
+        {
+            "wall_s": 1.5,
+            "env_steps": 10,
+            "updates": 2,
+            "loss": 0.5,
+            "bad": None,
+            "worse": None,
+            "ok": True,
+            "n": 3,
+        }
+    ]
+    assert list(rows(path)[0])[:3] == ["wall_s", "env_steps", "updates"]
+    metrics.close()
+    metrics.close()
+
+
+def test_resume_drops_what_lies_beyond_and_the_torn_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    first = Metrics(path)
+    for i in range(10):
+        first.write(i, i * 100, i, {})
+    first.close()
+    with path.open("a") as file:
+        file.write('{"wall_s": 11, "env_st')
+    resumed = Metrics(path, resume=(400, 4))
+    resumed.write(5, 500, 5, {})
+    resumed.close()
+    assert [row["env_steps"] for row in rows(path)] == [0, 100, 200, 300, 400, 500]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 200))
+def test_torn_anywhere(tmp_path_factory, cut):
+    path = tmp_path_factory.mktemp("torn") / "metrics.jsonl"
+    first = Metrics(path)
+    for i in range(5):
+        first.write(i, i, i, {"x": i})
+    first.close()
+    os.truncate(path, min(cut, path.stat().st_size))
+    again = Metrics(path)
+    again.write(9, 9, 9, {})
+    again.close()
+    assert [row["env_steps"] for row in rows(path)][-1] == 9
+    assert jsonl.read(path) == rows(path)
+
+
+def test_readers_pass_over_damage(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"env_steps": 1, "updates": 1}\n\xff\xfe\n[1]\n{"env_steps": 2, "updates": 2}\n{"env')
+    Metrics(path, resume=(2, 2)).close()
+    assert [row["env_steps"] for row in jsonl.read(path)] == [1, 2]
+
+
+def test_a_full_disk_is_said_once_and_mends(tmp_path, monkeypatch):
+    path, said = tmp_path / "metrics.jsonl", []
+    metrics = Metrics(path, warn=said.append)
+    metrics.write(0, 0, 0, {})
+    real, calls = os.write, []
+
+    def nothing_fits(handle, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def half_a_line_fits(handle, content):
+        calls.append(content)
+        return real(handle, content[: len(content) // 2]) if len(calls) % 2 else nothing_fits(handle, content)
+
+    for broken, whole in ((nothing_fits, 1), (half_a_line_fits, 5)):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", broken)
+            for i in range(1, 4):
+                metrics.write(i, i, i, {})
+            assert len(rows(path)) == whole
+        metrics.write(4, 4, 4, {})
+    metrics.close()
+    assert [row["env_steps"] for row in rows(path)] == [0, 1, 2, 3, 4, 1, 2, 3, 4]
+    assert len(said) == 4 and "No space left" in said[0] and "written again" in said[1]
+
+
+def test_a_folder_that_is_not_there_yet(tmp_path):
+    said = []
+    metrics = Metrics(tmp_path / "later" / "metrics.jsonl", warn=said.append)
+    metrics.write(0, 0, 0, {})
+    (tmp_path / "later").mkdir()
+    metrics.write(1, 1, 1, {})
+    assert [row["env_steps"] for row in rows(tmp_path / "later" / "metrics.jsonl")] == [0, 1]
+    assert len(said) == 2
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from troop.logs.jsonl import Metrics
+said = []
+metrics = Metrics(Path(sys.argv[1]), warn=said.append)
+resource.setrlimit(resource.RLIMIT_FSIZE, (500, resource.RLIM_INFINITY))
+for i in range(50):
+    metrics.write(i, i, i, {})
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+metrics.close()
+print(len(said))
+"""
+
+
+def test_a_file_that_may_not_grow_for_a_while(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    done = subprocess.run([sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True)
+    assert done.stdout == "2\n", done.stderr
+    assert [row["env_steps"] for row in rows(path)] == list(range(50))
+
+
+def test_tensorboard_writes_and_never_raises(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard")
+    board = TensorBoard(tmp_path)
+    assert board.active
+    board.write(1.0, 10, 1, {"loss": torch.tensor(0.5), "none": None, "word": "x", "nan": math.nan})
+    board._writer.add_scalar = lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full"))
+    board.write(1.0, 10, 1, {"loss": 1.0})
+    assert not board.active
+    board.close()
+    assert list(tmp_path.glob("events.*"))
+    (tmp_path / "file").touch()
+    assert not TensorBoard(tmp_path / "file" / "below").active
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    absent = TensorBoard(tmp_path)
+    absent.write(1.0, 1, 1, {"loss": 1.0})
+    absent.close()
+    assert not absent.active

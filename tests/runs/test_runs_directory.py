@@ -1,0 +1,173 @@
+"""The run directory: layout, refusals, lock, config, summary, curve."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from troop.core.errors import BadInput, SetupProblem
+from troop.runs import curve
+from troop.runs.directory import RunDirectory, default_path
+from troop.runs.summary import Summary
+
+
+def test_create_open_and_config(tmp_path):
+    path = tmp_path / "deep" / "run"
+    with RunDirectory.create(path) as run:
+        run.write_config({"env": {"id": "x"}, "seed": 1})
+        assert run.checkpoints.is_dir() and run.videos.is_dir()
+        assert RunDirectory.open(path).read_config() == {"env": {"id": "x"}, "seed": 1}  # needs no lock
+    with pytest.raises(
+        BadInput, match=r"already holds a run; resume it with `troop resume .*run` or choose another"
+    ):
+        RunDirectory.create(path)
+    RunDirectory.open(path, lock=True).close()
+
+
+def test_a_start_that_failed_leaves_nothing_in_the_way(tmp_path):
+    RunDirectory.create(tmp_path / "run").close()
+    RunDirectory.create(tmp_path / "run").close()
+
+
+def test_what_is_not_ours_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(BadInput, match="not empty and holds no run"):
+        RunDirectory.create(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(BadInput, match="is a file"):
+        RunDirectory.create(tmp_path / "thesis.tex")
+    with pytest.raises(SetupProblem, match="choose another --run"):
+        RunDirectory.create(tmp_path / "thesis.tex" / "run")
+    for bad in ("a\0b", ""):
+        with pytest.raises(BadInput, match="--run"):
+            RunDirectory.create(bad)
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
+def test_read_only(tmp_path, monkeypatch, code):
+    def refuse(*args, **kwargs):
+        raise OSError(code, os.strerror(code))
+
+    run = RunDirectory.create(tmp_path / "run")
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(SetupProblem, match="not writable"):
+        RunDirectory.create(tmp_path / "other")
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(SetupProblem, match="not writable"):
+        run.write_config({})
+
+
+def test_vanished(tmp_path):
+    run = RunDirectory.create(tmp_path / "run")
+    os.rename(tmp_path / "run", tmp_path / "moved")
+    with pytest.raises(SetupProblem, match="not there"):
+        run.write_config({})
+    with pytest.raises(BadInput, match="not a run directory: it does not exist"):
+        RunDirectory.open(tmp_path / "run")
+    with pytest.raises(BadInput, match=r"has no config\.json"):
+        RunDirectory.open(tmp_path / "moved")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000])
+def test_a_damaged_config_is_bad_input(tmp_path, content):
+    with RunDirectory.create(tmp_path / "run") as run:
+        (run.path / "config.json").write_bytes(content)
+        with pytest.raises(BadInput, match=r"config\.json is damaged"):
+            RunDirectory.open(run.path).read_config()
+
+
+def test_a_failed_write_keeps_the_old_config(tmp_path, monkeypatch):
+    with RunDirectory.create(tmp_path / "run") as run:
+        run.write_config({"a": 1})
+        monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        with pytest.raises(SetupProblem, match="disk is full"):
+            run.write_config({"a": 2})
+        assert run.read_config() == {"a": 1}
+        assert not list(run.path.glob(".*"))
+
+
+HOLDER = """
+import sys, time
+from troop.runs.directory import RunDirectory
+run = RunDirectory.open(sys.argv[1], lock=True)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_two_processes_and_a_stale_lock(tmp_path):
+    with RunDirectory.create(tmp_path / "run") as run:
+        run.write_config({})
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(run.path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(BadInput, match=f"in use by process {holder.pid} on "):
+            RunDirectory.open(run.path, lock=True)
+        RunDirectory.open(run.path)
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        holder.stdout.close()
+    RunDirectory.open(run.path, lock=True).close()
+
+
+def test_default_names(tmp_path):
+    path = default_path("fast-td3", "ALE/Pong-v5", 3, tmp_path)
+    assert path.parent == tmp_path and path.name.startswith("fast-td3-ALE_Pong-v5-3-2")
+    assert default_path("a", "b", 0).parts[0] == "runs"
+    path.mkdir()
+    assert not default_path("fast-td3", "ALE/Pong-v5", 3, tmp_path).exists()
+
+
+def test_summary_round_trip(tmp_path):
+    summary = Summary("done", 812.0, 20.0, 16, 1000, 50, 12.5, 80.0, 4.0, None, 1, recipe="fast-td3")
+    summary.write(tmp_path)
+    assert Summary.read(tmp_path) == summary
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"of_a_later_version": 1}))
+    assert Summary.read(tmp_path) == summary
+    Summary("failed", float("nan")).write(tmp_path)
+    assert Summary.read(tmp_path).return_mean is None
+    for content in ("", "[]", '{"status": "x"}'):
+        path.write_text(content)
+        with pytest.raises(BadInput, match="damaged"):
+            Summary.read(tmp_path)
+    path.unlink()
+    with pytest.raises(BadInput, match="cannot be read"):
+        Summary.read(tmp_path)
+
+
+def test_curve(tmp_path, monkeypatch):
+    rows = [
+        {
+            "wall_s": i,
+            "env_steps": i * 10,
+            "updates": i,
+            "eval/return_mean": i,
+            "eval/return_std": 1.0,
+            "train/return": None,
+        }
+        for i in range(9)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + '\n{"wall_s": 9, "en')
+    (tmp_path / "config.json").write_text('{"recipe": "$x_", "env": {"id": "y"}, "until": {"target": 5}}')
+    out = curve.plot(tmp_path, tmp_path / "curve.png")
+    assert out.read_bytes().startswith(b"\x89PNG") and out.stat().st_size > 10_000
+    assert curve._about(tmp_path) == (r"y  ·  \$x_", 5.0)
+    with pytest.raises(SetupProblem, match="Could not write"):
+        curve.plot(tmp_path, tmp_path / "absent" / "curve.png")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(SetupProblem, match=r"pip install 'trooprl\[plots\]'"):
+        curve.plot(tmp_path, out)
+    (tmp_path / "metrics.jsonl").write_text('{"wall_s": 9}\n')
+    with pytest.raises(BadInput, match="no return yet"):
+        curve.plot(tmp_path, out)
+    with pytest.raises(BadInput, match="cannot be read"):
+        curve.plot(Path(tmp_path / "absent"), out)

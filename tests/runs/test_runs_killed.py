@@ -1,0 +1,193 @@
+"""A save that is cut short anywhere leaves the earlier checkpoints as they were."""
+
+import builtins
+import contextlib
+import errno
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import namedtuple
+
+import pytest
+import torch
+
+from troop.core.errors import SetupProblem
+from troop.runs import checkpoint, files
+
+CALLS = [
+    (os, "mkdir"),
+    (os, "fsync"),
+    (os, "rename"),
+    (os, "open"),
+    (builtins, "open"),
+    (shutil, "disk_usage"),
+]
+
+
+def state(step):
+    return {
+        "policy": {"w": torch.full((50,), float(step))},
+        "replay": {"r": torch.arange(100)},
+        "count": step,
+    }
+
+
+def fail_at(monkeypatch, number, error):
+    """Let the `number`-th of the calls by which a save touches the disk raise; how many there were."""
+    seen = []
+
+    def counted(real):
+        def call(*args, **kwargs):
+            seen.append(real)
+            if len(seen) == number:
+                raise error
+            return real(*args, **kwargs)
+
+        return call
+
+    for owner, name in CALLS:
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
+    return seen
+
+
+def calls_of_a_save(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        seen = fail_at(patched, 0, None)
+        checkpoint.save(tmp_path / "counted", state(1), {"env_steps": 1})
+        return len(seen)
+
+
+class KilledError(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("cleanup", [True, False], ids=["exception", "kill"])
+def test_cut_short_at_every_call(tmp_path, monkeypatch, cleanup):
+    total = calls_of_a_save(tmp_path, monkeypatch)
+    assert total > 10
+    folder = tmp_path / "checkpoints"
+    checkpoint.save(folder, state(1), {"env_steps": 1})
+    newest = 1
+    for number in range(1, total + 1):
+        with monkeypatch.context() as patched:
+            if not cleanup:  # what a killed process leaves behind, it leaves behind
+                patched.setattr(shutil, "rmtree", lambda *_, **__: None)
+            fail_at(patched, number, OSError(errno.ENOSPC, "No space left") if cleanup else KilledError())
+            with contextlib.suppress(
+                SetupProblem, KilledError
+            ):  # what fails after the rename may be forgiven
+                checkpoint.save(folder, state(number + 1), {"env_steps": number + 1}, keep=1)
+        loaded = checkpoint.load_newest(folder)
+        assert loaded.skipped == [] and loaded.state["policy"]["w"][0] == loaded.state["count"]
+        assert loaded.state["count"] >= newest
+        newest = loaded.state["count"]
+    checkpoint.save(folder, state(99), {"env_steps": 99})
+    assert checkpoint.load_newest(folder).state["count"] == 99
+    assert not list(folder.glob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (errno.ENOSPC, "disk is full"),
+        (errno.EROFS, "not writable"),
+        (errno.EACCES, "not writable"),
+        (errno.EIO, "EIO"),
+    ],
+)
+def test_disk_trouble_is_one_sentence(tmp_path, monkeypatch, code, said):
+    checkpoint.save(tmp_path, state(1), {"env_steps": 1})
+    with monkeypatch.context() as patched:
+        fail_at(patched, 4, OSError(code, errno.errorcode[code]))
+        with pytest.raises(SetupProblem, match=said):
+            checkpoint.save(tmp_path, state(2), {"env_steps": 2})
+    assert checkpoint.load_newest(tmp_path).state["count"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["ckpt-000000000001"]
+
+
+def test_too_little_space_is_said_before_writing(tmp_path, monkeypatch):
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2_000_000))
+    checkpoint.save(tmp_path, {"a": torch.zeros(1000)}, {"env_steps": 1})
+    with pytest.raises(SetupProblem, match=r"needs \d{7} bytes and 2000000 are free"):
+        checkpoint.save(tmp_path, {"a": torch.zeros(1_000_000)}, {"env_steps": 2})
+
+
+def test_written_wrongly_is_found_before_the_old_is_pruned(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path, state(1), {"env_steps": 1}, keep=1)
+    real = files.sync_folder
+
+    def lying_disk(folder):
+        for path in folder.glob("policy.safetensors"):
+            path.write_bytes(path.read_bytes()[:-1] + b"!")
+        real(folder)
+
+    monkeypatch.setattr(files, "sync_folder", lying_disk)
+    with pytest.raises(SetupProblem, match="reads back wrong"):
+        checkpoint.save(tmp_path, state(2), {"env_steps": 2}, keep=1)
+    assert checkpoint.load_newest(tmp_path).state["count"] == 1
+
+
+def test_below_a_file_there_is_no_folder(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(SetupProblem, match="choose another --run"):
+        checkpoint.save(tmp_path / "file" / "checkpoints", state(1), {"env_steps": 1})
+    assert checkpoint.load_newest(tmp_path / "file" / "checkpoints") is None
+
+
+SAVER = """
+import sys, torch
+from pathlib import Path
+from troop.runs import checkpoint
+for step in range(1, 100000):
+    state = {"policy": {"w": torch.full((50,), float(step))}, "replay": {"r": torch.full((300_000,), step)}}
+    checkpoint.save(Path(sys.argv[1]), state, {"env_steps": step}, keep=2)
+    print(step, flush=True)
+"""
+
+
+def test_sigkill_in_the_middle(tmp_path):
+    saver = subprocess.Popen([sys.executable, "-c", SAVER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    said = 0
+    for _ in range(3):
+        said = int(saver.stdout.readline())
+    seen_half = False
+    deadline = time.monotonic() + 10
+    while not seen_half and time.monotonic() < deadline:
+        seen_half = any((tmp_path / name).exists() for name in os.listdir(tmp_path) if name.endswith(".tmp"))
+    saver.send_signal(signal.SIGKILL)
+    said = max([said, *(int(line) for line in saver.communicate()[0].split())])
+    loaded = checkpoint.load_newest(tmp_path)
+    assert loaded.skipped == [] and loaded.info["env_steps"] >= said
+    assert (loaded.state["replay"]["r"] == loaded.info["env_steps"]).all()
+    checkpoint.save(tmp_path, {"a": 1}, {"env_steps": 10**9})
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+LIMITED = """
+import sys, torch
+from pathlib import Path
+from troop.core.errors import SetupProblem
+from troop.runs import checkpoint
+try:
+    checkpoint.save(Path(sys.argv[1]), {"a": {"x": torch.ones(1_000_000)}}, {"env_steps": 2})
+except SetupProblem as problem:
+    print(problem)
+"""
+
+
+def test_a_file_that_may_not_grow(tmp_path):
+    checkpoint.save(tmp_path, state(1), {"env_steps": 1})
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path)],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+        capture_output=True,
+        text=True,
+    )
+    assert "disk is full" in done.stdout, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["ckpt-000000000001"]
+    assert checkpoint.load_newest(tmp_path).state["count"] == 1

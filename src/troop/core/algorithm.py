@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor, nn
 
@@ -58,11 +58,11 @@ class Algorithm(Protocol[B]):
         """The gradient steps of one batch."""
         ...
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on as if never stopped: tensors, numbers, nested dicts."""
         ...
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -34,12 +34,29 @@ class Store(Sink, Source, Protocol):
         """Rows held."""
         ...
 
-    def state_dict(self) -> dict[str, object]:
+    @property
+    def capacity(self) -> int:
+        """Rows it can hold."""
+        ...
+
+    def cut(self) -> None:
+        """The envs were reset without a word: no window may reach across."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
         """All rows and the random state."""
         ...
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take back what `state_dict` gave."""
+    def load_state_dict(self, state: dict[str, Any]) -> int:
+        """Take back what `state_dict` gave; returns rows that had to be dropped."""
+        ...
+
+
+class WeightSource(Protocol):
+    """Where the newest policy can be had."""
+
+    def latest(self, after: int) -> tuple[int, dict[str, Tensor]] | None:
+        """Version and weights, or None if nothing is newer than version `after`."""
         ...
 
 
@@ -52,4 +69,8 @@ class Recorder(Protocol):
 
     def came(self, step: Step) -> list[Rows]:
         """The env answered; finished pieces."""
+        ...
+
+    def flush(self, obs: dict[str, Tensor]) -> list[Rows]:
+        """The envs are about to be reset by force while at `obs`: whatever closes their streams."""
         ...

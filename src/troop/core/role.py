@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -22,10 +22,10 @@ class Role(Protocol):
 class Saved(Protocol):
     """A role with something to lose."""
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Any]:
         """Nested dicts of tensors, numbers, strings and lists."""
         ...
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
         ...

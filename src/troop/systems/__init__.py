@@ -1,0 +1,6 @@
+"""AXIS 3: which roles exist and who holds whom."""
+
+from troop.systems.setting import Evaluation, Setting
+from troop.systems.sync import Sync
+
+__all__ = ["Evaluation", "Setting", "Sync"]

@@ -1,0 +1,69 @@
+"""Host: some nodes in one thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from troop.core.program import Program, Schedule, construct, derived
+from troop.core.role import Metrics
+
+
+class Host:
+    """Builds its nodes in order and lets them step; every engine is hosts plus a way to reach the others."""
+
+    def __init__(self, program: Program, seed: int) -> None:
+        torch.manual_seed(derived(seed, program.name))
+        self.roles: dict[str, Any] = {}
+        for name, node in program.nodes.items():
+            self.roles[name] = construct(node.build, self.roles.__getitem__)
+        stepping = {name: node for name, node in program.nodes.items() if hasattr(self.roles[name], "step")}
+        self.active = [name for name, node in stepping.items() if node.schedule is None]
+        self.scheduled: dict[str, Schedule] = {
+            name: node.schedule for name, node in stepping.items() if node.schedule is not None
+        }
+
+    def round(self) -> list[Metrics]:
+        """One step of every active role; the metrics of those that had something to do."""
+        moved = [self.roles[name].step() for name in self.active]
+        return [metrics for metrics in moved if metrics is not None]
+
+    def gauges(self) -> dict[str, float]:
+        """Readings that roles offer on the side."""
+        read: dict[str, float] = {}
+        for role in self.roles.values():
+            if hasattr(role, "gauges"):
+                read |= role.gauges()
+        return read
+
+    def notes(self) -> list[str]:
+        """What roles had to say since they were built, once."""
+        said: list[str] = []
+        for role in self.roles.values():
+            said += getattr(role, "notes", [])
+            if hasattr(role, "notes"):
+                role.notes.clear()
+        return said
+
+    def close(self) -> None:
+        """Close what can be closed."""
+        for role in self.roles.values():
+            if hasattr(role, "close"):
+                role.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of every role that has one, and of the random numbers."""
+        roles = {name: role.state_dict() for name, role in self.roles.items() if hasattr(role, "state_dict")}
+        rng: dict[str, Any] = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            rng["cuda"] = torch.cuda.get_rng_state_all()
+        return {"roles": roles, "rng": rng}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave; random numbers last, as rebuilding may have drawn some."""
+        for name, saved in state["roles"].items():
+            self.roles[name].load_state_dict(saved)
+        torch.set_rng_state(state["rng"]["cpu"].cpu())
+        if "cuda" in state["rng"] and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all([x.cpu() for x in state["rng"]["cuda"]])

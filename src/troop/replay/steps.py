@@ -1,0 +1,63 @@
+"""The recorder of plain steps: every vector step becomes one piece of time-ordered rows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from troop.core.algorithm import Acted
+from troop.core.batch import Rows
+from troop.core.env import Obs, Step
+
+
+class Steps:
+    """Hands each step over at once; n-step windows are formed when the replay is sampled."""
+
+    def __init__(self, envs: int) -> None:
+        self.streams = torch.arange(envs)  # host side, as the replay keeps its heads there
+        self._obs: Obs = {}
+        self._action = torch.empty(0)
+
+    def acted(self, obs: Obs, acted: Acted) -> None:
+        """Remember what was acted on and how."""
+        self._obs, self._action = obs, acted.action
+
+    def came(self, step: Step) -> list[Rows]:
+        """The rows of this step, and closing rows where the env was reset within it.
+
+        A row that is not valid was acted on a final observation (EnvPool's extra row) or answered by a
+        fault: its observation closes the episode, and its action and answer mean nothing.
+        """
+        closing = ~step.valid
+        row = Rows(
+            self.streams,
+            {name: x.unsqueeze(0) for name, x in self._obs.items()},
+            self._action.unsqueeze(0),
+            step.reward.unsqueeze(0),
+            (step.terminated & step.valid).unsqueeze(0),
+            (step.truncated & step.valid).unsqueeze(0),
+            closing.unsqueeze(0),
+        )
+        if step.next_obs is step.obs or not step.truncated.any():
+            return [row]
+        # Reset in the same step: the successor is not the next row, so a row is added for it.
+        # Not after a termination, where nobody bootstraps and the successor is never looked at.
+        where = step.truncated.nonzero().squeeze(1)
+        return [row, self._closing({name: x[where] for name, x in step.next_obs.items()}, where.cpu())]
+
+    def flush(self, obs: Obs) -> list[Rows]:
+        """One closing row per stream, at the observation reached."""
+        return [self._closing(obs, self.streams)] if self._action.numel() else []
+
+    def _closing(self, obs: Obs, streams: Tensor) -> Rows:
+        count, device = len(streams), self._action.device
+        nothing = torch.zeros(1, count, dtype=torch.bool, device=device)
+        return Rows(
+            streams,
+            {name: x.unsqueeze(0) for name, x in obs.items()},
+            torch.zeros_like(self._action[:count]).unsqueeze(0),
+            torch.zeros(1, count, device=device),
+            nothing,
+            nothing,
+            ~nothing,
+        )

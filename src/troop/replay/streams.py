@@ -1,0 +1,162 @@
+"""Streams: a time-ordered ring per env in which every observation is kept once.
+
+The successor of a row is the next row of its stream. Where an episode ended, the next row is a *closing*
+row: it holds the true final observation and is no transition. EnvPool's extra row after an end is
+just that; for other backends the recorder adds it. So no observation is kept twice and none aside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor
+
+from troop.core.batch import Rows
+from troop.core.env import Continuous, EnvSpec, Obs
+from troop.core.errors import SetupProblem
+
+TERMINATED, TRUNCATED, CLOSING = 1, 2, 4
+ACTION = "action"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which fields a row has: float32 ones share one packed row, others have an array of their own."""
+
+    packed: dict[str, tuple[int, int]]  # name -> first column, width
+    loose: dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+    @staticmethod
+    def of(spec: EnvSpec) -> Layout:
+        """The layout of an env's rows."""
+        fields = {name: (field.shape, field.dtype) for name, field in spec.obs.items()}
+        continuous = isinstance(spec.action, Continuous)
+        shape = (spec.action.size,) if isinstance(spec.action, Continuous) else ()
+        fields[ACTION] = (shape, torch.float32 if continuous else torch.int64)
+        packed, loose, column = {}, {}, 0
+        for name, (shape, dtype) in fields.items():
+            if dtype == torch.float32 and len(shape) == 1:
+                packed[name] = (column, shape[0])
+                column += shape[0]
+            else:
+                loose[name] = (shape, dtype)
+        return Layout(packed, loose)
+
+    @property
+    def width(self) -> int:
+        """Columns of a packed row."""
+        return sum(width for _, width in self.packed.values())
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row, with reward and flags."""
+        loose = sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self.loose.values())
+        return 4 * self.width + loose + 4 + 1
+
+
+def refuse_if_too_large(needed: int, device: str, what: str) -> None:
+    """Raise SetupProblem, with the numbers, before an allocation that cannot succeed."""
+    kind = torch.device(device)
+    free = torch.cuda.mem_get_info(kind)[0] if kind.type == "cuda" else psutil.virtual_memory().available
+    if needed > free:
+        raise SetupProblem(
+            f"{what} needs {needed / 1e9:.2f} GB on {device} but {free / 1e9:.2f} GB are free; "
+            "lower --system.capacity (rows), or --envs."
+        )
+
+
+class Streams:
+    """`streams` rings of `length` rows; knows where rows are, not how they are drawn."""
+
+    def __init__(self, spec: EnvSpec, streams: int, length: int, device: str = "cpu") -> None:
+        self.layout, self.streams, self.length = Layout.of(spec), streams, length
+        self.device = torch.device(device)
+        total = streams * length
+        refuse_if_too_large(total * self.layout.row_bytes, device, f"A replay of {total:,} rows of {spec.id}")
+        self.rows = torch.zeros(total, self.layout.width, device=device)
+        self.loose = {
+            name: torch.zeros(total, *shape, dtype=dtype, device=device)
+            for name, (shape, dtype) in self.layout.loose.items()
+        }
+        self.reward = torch.zeros(total, device=device)
+        self.flags = torch.zeros(total, dtype=torch.uint8, device=device)
+        self.heads = np.zeros(streams, dtype=np.int64)  # rows ever written, per stream; host side, no sync
+
+    def __len__(self) -> int:
+        """Rows held, closing ones included."""
+        return int(np.minimum(self.heads, self.length).sum())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes allocated."""
+        return sum(x.numel() * x.element_size() for x in self._arrays().values())
+
+    def add(self, piece: Rows) -> Tensor:
+        """Append the piece's rows to their streams; returns their places, [T, B]."""
+        time, count = piece.reward.shape
+        assert time <= self.length, "a piece is longer than the ring"
+        streams = piece.streams.numpy()
+        position = (self.heads[streams] + np.arange(time)[:, None]) % self.length
+        self.heads[streams] += time
+        place = torch.from_numpy(streams * self.length + position).to(self.device)
+        flat = place.view(-1)
+        values = piece.obs | {ACTION: piece.action}
+        packed = [values[name].reshape(time * count, -1) for name in self.layout.packed]
+        self.rows.index_copy_(0, flat, packed[0] if len(packed) == 1 else torch.cat(packed, -1))
+        for name, store in self.loose.items():
+            store.index_copy_(0, flat, values[name].reshape(time * count, *store.shape[1:]))
+        self.reward.index_copy_(0, flat, piece.reward.reshape(-1))
+        flags = piece.terminated.to(torch.uint8)  # TERMINATED is bit 1, TRUNCATED 2, CLOSING 4
+        flags = flags + piece.truncated.to(torch.uint8) * TRUNCATED + piece.closing.to(torch.uint8) * CLOSING
+        self.flags.index_copy_(0, flat, flags.reshape(-1))
+        return place
+
+    def cut(self) -> None:
+        """Forced reset of every stream: the newest row keeps its observation but is no transition any more."""
+        written = np.flatnonzero(self.heads > 0)
+        last = written * self.length + (self.heads[written] - 1) % self.length
+        place = torch.from_numpy(last).to(self.device)
+        self.flags[place] = CLOSING
+        self.reward[place] = 0.0
+
+    def fields(self, place: Tensor) -> dict[str, Tensor]:
+        """Every named field of the rows at `place` [B]; one gather for all packed ones."""
+        rows = self.rows.index_select(0, place)
+        found = {name: rows[:, first : first + width] for name, (first, width) in self.layout.packed.items()}
+        return found | {name: store.index_select(0, place) for name, store in self.loose.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows in use and the heads."""
+        used = int(min(self.heads.max(initial=0), self.length))
+        shape = (self.streams, self.length)
+        state: dict[str, Any] = {name: x.unflatten(0, shape)[:, :used] for name, x in self._arrays().items()}
+        return state | {"heads": torch.from_numpy(self.heads.copy()), "length": self.length}
+
+    def load_state_dict(self, state: dict[str, Any]) -> int:
+        """Take back as many streams as there are here, newest rows first; returns the rows dropped."""
+        heads, length, used = state["heads"].numpy(), int(state["length"]), state["rows"].shape[1]
+        common, held = min(len(heads), self.streams), np.minimum(heads, length)
+        for name, x in self._arrays().items():
+            mine = x.unflatten(0, (self.streams, self.length))
+            if length == self.length:
+                mine[:common, :used] = state[name][:common].to(self.device)
+                continue
+            for stream in range(common):  # rings of another length: lay the newest rows out anew
+                newest = np.arange(heads[stream] - min(held[stream], self.length), heads[stream]) % length
+                mine[stream, : len(newest)] = state[name][stream, torch.from_numpy(newest)].to(self.device)
+        kept = heads[:common] if length == self.length else np.minimum(held[:common], self.length)
+        self.heads[:common] = kept
+        return int(held.sum() - np.minimum(kept, self.length).sum())
+
+    def _arrays(self) -> dict[str, Tensor]:
+        arrays = {"rows": self.rows, "reward": self.reward, "flags": self.flags}
+        return arrays | {f"loose_{name}": store for name, store in self.loose.items()}
+
+
+def named(fields: dict[str, Tensor]) -> Obs:
+    """The observations among fields."""
+    return {name: x for name, x in fields.items() if name != ACTION}

@@ -1,0 +1,139 @@
+"""Uniform replay over streams, stratified by stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from troop.core.batch import NStep, Rows, Transition
+from troop.core.env import EnvSpec
+from troop.replay import windows
+from troop.replay.reward_scale import RewardScale
+from troop.replay.streams import ACTION, CLOSING, Streams, named
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is kept and how much must be there before the first batch."""
+
+    length: int  # rows per stream
+    warmup: int  # rows per stream before sampling starts
+
+
+class Replay:
+    """A Sink and Source: keeps the newest rows of each stream, draws n-step Transitions uniformly."""
+
+    def __init__(self, spec: EnvSpec, experience: NStep, size: Size, seed: int, device: str = "cpu") -> None:
+        self.experience, self.size = experience, size
+        self.streams = Streams(spec, spec.envs, size.length, device)
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.scale = RewardScale(experience, spec.envs, device) if experience.scale_rewards_to else None
+        self._ahead = torch.arange(experience.n, device=device)
+        self._strata: tuple[int, Tensor] | None = None
+
+    def __len__(self) -> int:
+        """Rows held."""
+        return len(self.streams)
+
+    @property
+    def capacity(self) -> int:
+        """Rows it can hold."""
+        return self.streams.streams * self.streams.length
+
+    def add(self, piece: Rows) -> None:
+        """Append to the streams; the oldest rows give way."""
+        self.streams.add(piece)
+        if self.scale is not None:
+            self.scale.add(piece)
+
+    def cut(self) -> None:
+        """The envs were reset by force: no window may reach across."""
+        self.streams.cut()
+        if self.scale is not None:
+            self.scale.cut()
+
+    def sample(self, rows: int) -> Transition | None:
+        """Exactly `rows` n-step transitions, equally many from each stream; None while warming up."""
+        heads, length, n = self.streams.heads, self.size.length, self.experience.n
+        oldest = np.maximum(heads - length, 0)
+        free = heads - n - oldest  # complete windows: the successor of the last row must be written
+        if heads.min() < self.size.warmup or free.min() < 1:
+            return None
+        stream, base = self._streams_of(rows)
+        place, position = self._draw(stream, base, oldest, free)
+        if n == 1:
+            reward, flags = self.streams.reward[place].unsqueeze(1), self.streams.flags[place].unsqueeze(1)
+        else:
+            window = (position.unsqueeze(1) + self._ahead).remainder_(length).add_(base.unsqueeze(1))
+            reward, flags = self.streams.reward[window], self.streams.flags[window]
+        total, discount, steps = windows.cut(
+            reward, flags, self.experience.gamma, self.experience.bootstrap_at_limits
+        )
+        successor = position.add_(steps).remainder_(length).add_(base)
+        found = self.streams.fields(torch.cat((place, successor)))
+        before = {name: x[:rows] for name, x in found.items()}
+        after = {name: x[rows:] for name, x in found.items()}
+        if self.scale is not None:
+            total = total / self.scale.value
+        return Transition(named(before), before[ACTION], total, discount, named(after))
+
+    def _streams_of(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Which stream each row comes from, and where that stream begins; the remainder falls on random ones."""
+        count = self.streams.streams
+        if self._strata is None or self._strata[0] != rows:
+            even = torch.arange(count, device=self.streams.device).repeat(rows // count)
+            self._strata = (rows, even)
+        stream = self._strata[1]
+        if rest := rows % count:
+            chosen = torch.randperm(count, generator=self.generator, device=self.streams.device)[:rest]
+            stream = torch.cat((stream, chosen))
+        return stream, stream * self.size.length
+
+    def _draw(
+        self, stream: Tensor, base: Tensor, oldest: np.ndarray[Any, Any], free: np.ndarray[Any, Any]
+    ) -> tuple[Tensor, Tensor]:
+        """A start for each row that is a transition: (place in the arrays, position in the ring)."""
+        length, device = self.size.length, self.streams.device
+        if oldest.min() == oldest.max() and free.min() == free.max():
+            first: Tensor | int = int(oldest[0])
+            span: Tensor | int = int(free[0])
+        else:
+            first = torch.from_numpy(oldest).to(device)[stream]
+            span = torch.from_numpy(free).to(device)[stream]
+
+        def draw() -> Tensor:
+            spot = torch.rand(len(stream), generator=self.generator, device=device).mul_(span).long()
+            return spot.clamp_max_(span - 1).add_(first).remainder_(length)
+
+        position = draw()
+        place = position + base
+        for _ in range(3):  # a closing row is no transition: draw again
+            closing = (self.streams.flags[place] & CLOSING).bool()
+            if device.type == "cpu" and not closing.any():
+                return place, position
+            position = torch.where(closing, draw(), position)
+            place = position + base
+        # Thrice in a row is rare: step back to the transition that the closing row closes
+        # (or on, from the oldest row of a full ring, whose predecessor is gone).
+        closing = (self.streams.flags[place] & CLOSING).bool()
+        start = torch.as_tensor(first, device=device) % length
+        step = torch.where(position == start, 1, -1)
+        position = torch.where(closing, (position + step).remainder(length), position)
+        return position + base, position
+
+    def state_dict(self) -> dict[str, Any]:
+        """Rows, heads, reward scale and the random state."""
+        state: dict[str, Any] = {"streams": self.streams.state_dict(), "rng": self.generator.get_state()}
+        return state | ({"scale": self.scale.state_dict()} if self.scale is not None else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> int:
+        """Take back what fits; returns how many rows had to be dropped."""
+        dropped = self.streams.load_state_dict(state["streams"])
+        self.generator.set_state(state["rng"].cpu())
+        if self.scale is not None and "scale" in state:
+            self.scale.load_state_dict(state["scale"])
+        return dropped

@@ -1,0 +1,125 @@
+"""Collector: policy x env x recorder. Not a role: a part of whoever acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from troop.core.algorithm import Exploration, Policy
+from troop.core.batch import Rows
+from troop.core.env import Step, VectorEnv
+from troop.core.flow import Recorder
+from troop.core.program import derived
+from troop.core.role import Metrics
+
+
+@dataclass(frozen=True)
+class World:
+    """How to make the env, and how long its actions are remembered so that it can be made again.
+
+    A simulator's state cannot be saved. It is restored by making the env from its seed and playing the
+    same actions again; so that this stays short, the env is made anew every `renewal` vector steps
+    (0: never, and a resumed run starts new episodes).
+    """
+
+    make: Callable[[int], VectorEnv]
+    seed: int
+    renewal: int = 0
+
+
+class Collector:
+    """Acts in its env and hands over rows; `begin` and `finish` let other work happen while the env steps."""
+
+    def __init__(self, world: World, policy: Policy, recorder: Recorder, exploration: Exploration) -> None:
+        self.world, self.policy, self.recorder, self.exploration = world, policy, recorder, exploration
+        self.renewals = 0
+        self.env, self.now = self._world_made()
+        rows = self.now.reward.shape[0]
+        self.state = policy.initial_state(rows)
+        self.explore = self._draw(rows)
+        self.actions: list[Tensor] = []
+        self.returns = torch.zeros_like(self.now.reward)
+        self.envs = rows
+
+    def _world_made(self) -> tuple[VectorEnv, Step]:
+        seed = derived(self.world.seed, f"world {self.renewals}")
+        env = self.world.make(seed)
+        return env, env.reset(seed)
+
+    def _draw(self, rows: int) -> Tensor:
+        low, high = self.exploration.low, self.exploration.high
+        return torch.rand(rows, device=self.now.reward.device).mul_(high - low).add_(low)
+
+    def begin(self) -> None:
+        """Act on what the env last showed and send it off."""
+        acted = self.policy.act(self.now.obs, self.state, self.explore)
+        self.state = acted.state
+        self.recorder.acted(self.now.obs, acted)
+        if self.world.renewal:
+            self.actions.append(acted.action)
+        self.env.send(acted.action)
+
+    def finish(self) -> tuple[list[Rows], Metrics]:
+        """Take the env's answer: pieces of experience, and what is to be reported."""
+        self.now = step = self.env.recv()
+        pieces = self.recorder.came(step)
+        metrics: Metrics = {"count/env_steps": int(step.valid.sum())}
+        if step.faults:
+            metrics["count/env_faults"] = step.faults
+            self.returns[~step.valid] = 0.0
+        self.returns += step.reward
+        ended = step.terminated | step.truncated
+        if ended.any():
+            metrics |= {"episode/return": self.returns[ended].mean(), "count/episodes": int(ended.sum())}
+            self.returns[ended] = 0.0
+            self.explore = torch.where(ended, self._draw(self.envs), self.explore)
+        if self.world.renewal and len(self.actions) >= self.world.renewal:
+            pieces += self.recorder.flush(step.obs)
+            self._renew()
+        return pieces, metrics
+
+    def _renew(self) -> None:
+        self.env.close()
+        self.renewals += 1
+        self.env, self.now = self._world_made()
+        self.actions.clear()
+        self.returns.zero_()
+
+    def close(self) -> None:
+        """Let the env go."""
+        self.env.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is needed to stand at the same point of the same episodes."""
+        return {
+            "actions": torch.stack(self.actions) if self.actions else None,
+            "renewals": self.renewals,
+            "explore": self.explore,
+            "returns": self.returns,
+            "obs": dict(self.now.obs),
+            "envs": self.envs,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Play the same actions again; False if that did not lead back, and new episodes began instead."""
+        self.renewals = int(state["renewals"])
+        if int(state["envs"]) != self.envs or not self.world.renewal:
+            self.renewals += 1  # a fresh seed: the old episodes are not to be seen twice
+            self.env.close()
+            self.env, self.now = self._world_made()
+            return False
+        self.env.close()
+        self.env, self.now = self._world_made()
+        self.actions = [] if state["actions"] is None else list(state["actions"].to(self.explore.device).unbind(0))
+        for action in self.actions:
+            self.now = self.env.step(action)
+        device = self.explore.device
+        if not all(torch.equal(x, state["obs"][name].to(device)) for name, x in self.now.obs.items()):
+            self._renew()
+            return False
+        self.explore, self.returns = state["explore"].to(device), state["returns"].to(device)
+        return True

@@ -1,0 +1,116 @@
+"""Trainer: acting and learning in turn, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from troop.core.algorithm import Algorithm, Exploration
+from troop.core.batch import Transition
+from troop.core.config import ranged
+from troop.core.errors import TrainingFault
+from troop.core.flow import Recorder, Store
+from troop.core.role import Metrics
+from troop.roles.collector import Collector, World
+
+PATIENCE = 10  # updates in a row that may be skipped for a loss that is not finite
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """How much is learned per vector step."""
+
+    batch: int = ranged(32_768, low=1)
+    """Rows per update, drawn equally from all envs."""
+    updates: int = ranged(2, low=0)
+    """Critic updates per vector step; 0 only collects."""
+    overlap: bool = False
+    """Learn while the simulator steps; the batch then misses the newest row."""
+
+
+class Trainer:
+    """Collects one vector step, stores it, and makes its updates; acts with the learner's own policy."""
+
+    def __init__(
+        self,
+        world: World,
+        algorithm: Algorithm[Transition],
+        recorder: Recorder,
+        store: Store,
+        exploration: Exploration,
+        rhythm: Rhythm,
+    ) -> None:
+        self.algorithm, self.store, self.rhythm = algorithm, store, rhythm
+        self.collector = Collector(world, algorithm.publishes, recorder, exploration)  # type: ignore[arg-type]
+        self.version = 0
+        self.notes: list[str] = []
+
+    def step(self) -> Metrics:
+        """One vector step and its updates."""
+        self.collector.begin()
+        if self.rhythm.overlap:
+            learned = self._learn()
+            return self._collect() | learned
+        collected = self._collect()
+        return collected | self._learn()
+
+    def _collect(self) -> Metrics:
+        pieces, metrics = self.collector.finish()
+        for piece in pieces:
+            self.store.add(piece)
+        return metrics
+
+    def _learn(self) -> Metrics:
+        metrics: Metrics = {}
+        for _ in range(self.rhythm.updates):
+            batch = self.store.sample(self.rhythm.batch)
+            if batch is None:
+                break  # warming up
+            for name, value in self.algorithm.update(batch).metrics.items():
+                both = name.startswith("count/") and name in metrics
+                metrics[name] = metrics[name] + value if both else value
+            self.version += 1
+            metrics["count/updates"] = int(metrics.get("count/updates", 0)) + 1
+            # Read rarely: on a GPU each look waits for everything queued before it.
+            if self.version % PATIENCE == 0 and self.algorithm.skipped_in_row >= PATIENCE:
+                raise TrainingFault(
+                    f"{int(self.algorithm.skipped_in_row)} updates in a row had a loss that is NaN or infinite; "
+                    "training stopped at update "
+                    f"{self.version:,}. Lower the learning rates, or look at the env's rewards and observations."
+                )
+        return metrics
+
+    def latest(self, after: int) -> tuple[int, dict[str, Tensor]] | None:
+        """The policy as it is now."""
+        if self.version <= after:
+            return None
+        return self.version, self.algorithm.publishes.state_dict()
+
+    def gauges(self) -> Metrics:
+        """What is worth showing but not counting."""
+        return {"replay/rows": len(self.store), "replay/capacity": self.store.capacity}
+
+    def close(self) -> None:
+        """Let the env go."""
+        self.collector.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Learner, replay and env position."""
+        return {
+            "algorithm": self.algorithm.state_dict(),
+            "replay": self.store.state_dict(),
+            "collector": self.collector.state_dict(),
+            "version": self.version,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on; what could not be taken back is said in `notes`."""
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.version = int(state["version"])
+        if dropped := self.store.load_state_dict(state["replay"]):
+            self.notes.append(f"dropped {dropped:,} replay rows that have no place with these envs and capacity")
+        if not self.collector.load_state_dict(state["collector"]):
+            self.store.cut()
+            self.notes.append("the episodes under way were dropped; all envs start new ones")

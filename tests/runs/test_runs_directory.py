@@ -158,6 +158,7 @@ def test_curve(tmp_path, monkeypatch):
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + '\n{"wall_s": 9, "en')
     (tmp_path / "config.json").write_text('{"recipe": "$x_", "env": {"id": "y"}, "until": {"target": 5}}')
+    assert len(curve.rows(tmp_path)) == 9
     out = curve.plot(tmp_path, tmp_path / "curve.png")
     assert out.read_bytes().startswith(b"\x89PNG") and out.stat().st_size > 10_000
     assert curve._about(tmp_path) == (r"y  ·  \$x_", 5.0)

@@ -113,21 +113,10 @@ def _beyond(line: bytes, resume: tuple[int, int] | None) -> bool:
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - one JSON leaf
     if hasattr(value, "item"):  # a 0-d tensor or a numpy number
-        value = value.item()
+        try:
+            value = value.item()
+        except (ValueError, RuntimeError):  # more than one number is no metric
+            return None
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """Read all rows that can be read; torn or damaged lines are passed over."""
-    rows = []
-    with open(path, "rb") as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(row, dict):
-                rows.append(row)
-    return rows

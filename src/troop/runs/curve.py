@@ -28,8 +28,8 @@ class _Curve:
 
 def plot(run: Path, out: Path) -> Path:
     """Draw the run's learning curve into the PNG `out`; BadInput if it has no metrics yet."""
-    rows = _rows(run)
-    evaluations, episodes = _curve(rows, RETURN, SPREAD), _curve(rows, TRAINING, None)
+    found = rows(run)
+    evaluations, episodes = _curve(found, RETURN, SPREAD), _curve(found, TRAINING, None)
     if not evaluations.values and not episodes.values:
         raise BadInput(f"{run / METRICS} holds no return yet; let the run reach its first evaluation.")
     title, target = _about(run)
@@ -90,9 +90,9 @@ def _draw(
     axes.tick_params(length=0, colors="#374151")
 
 
-def _rows(run: Path) -> list[dict[str, Any]]:
-    """Read the rows of metrics.jsonl, passing over a last line that is still being written."""
-    rows = []
+def rows(run: Path) -> list[dict[str, Any]]:
+    """Read the rows of metrics.jsonl, passing over damage and a last line that is still being written."""
+    found = []
     try:
         with open(run / METRICS, "rb") as file:
             for line in file:
@@ -101,17 +101,17 @@ def _rows(run: Path) -> list[dict[str, Any]]:
                 except (ValueError, RecursionError):
                     continue
                 if isinstance(row, dict):
-                    rows.append(row)
+                    found.append(row)
     except OSError as error:
         raise BadInput(
             f"{run / METRICS} cannot be read ({error.strerror}); give the directory of a run."
         ) from error
-    return rows
+    return found
 
 
-def _curve(rows: list[dict[str, Any]], name: str, spread: str | None) -> _Curve:
+def _curve(found_rows: list[dict[str, Any]], name: str, spread: str | None) -> _Curve:
     found = _Curve([], [], [], [])
-    for row in rows:
+    for row in found_rows:
         wall_s, steps, value = (
             _number(row.get("wall_s")),
             _number(row.get("env_steps")),

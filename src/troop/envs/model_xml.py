@@ -34,7 +34,7 @@ def slim_folder(source: Path, target: Path) -> None:
             elif element.tag == "mesh" and _mesh_name(element) in visual:
                 _shrink_mesh(element)
             elif element.tag in FILES:
-                _point_at_stock(element, folder.search)
+                _point_at_stock(element, folder, target)
         ElementTree.ElementTree(root).write(target / path.name, encoding="unicode")
 
 
@@ -52,7 +52,9 @@ def _read(source: Path) -> Folder:
     return folder
 
 
-def _collect_classes(default: Element, inherited: dict[str, str], into: dict[str, list[dict[str, str]]]) -> None:
+def _collect_classes(
+    default: Element, inherited: dict[str, str], into: dict[str, list[dict[str, str]]]
+) -> None:
     own = default.find("geom")
     merged = {**inherited, **(own.attrib if own is not None else {})}
     into.setdefault(default.get("class", "main"), []).append(merged)
@@ -64,7 +66,8 @@ def _visual_meshes(folder: Folder) -> set[str]:
     """Names of meshes that every geom using them uses only to be looked at."""
     used: dict[str, bool] = {}
     for root in folder.roots.values():
-        if any(c.get("inertiafromgeom") == "true" for c in root.iter("compiler")) or root.find(".//rangefinder"):
+        weighs = any(c.get("inertiafromgeom") == "true" for c in root.iter("compiler"))
+        if weighs or root.find(".//rangefinder") is not None:
             return set()  # here even a visual geom weighs, or can be touched by a ray
         for body, childclass, geom in _geoms(root, None, ""):
             mesh = geom.get("mesh")
@@ -76,7 +79,9 @@ def _visual_meshes(folder: Folder) -> set[str]:
     return {name for name, only_visual in used.items() if only_visual}
 
 
-def _geoms(element: Element, body: Element | None, childclass: str) -> Iterator[tuple[Element | None, str, Element]]:
+def _geoms(
+    element: Element, body: Element | None, childclass: str
+) -> Iterator[tuple[Element | None, str, Element]]:
     """Every geom of the world with the body it belongs to and the class it inherits."""
     for child in element:
         if child.tag == "geom":
@@ -116,17 +121,24 @@ def _shrink_mesh(mesh: Element) -> None:
     kept = {key: value for key in ("class",) if (value := mesh.get(key))}
     name = _mesh_name(mesh)
     mesh.attrib.clear()
-    mesh.attrib.update(kept, name=name, vertex=TETRAHEDRON)
+    # The scale is our own: a default in millimetres would make the tetrahedron too small for MuJoCo.
+    mesh.attrib.update(kept, name=name, vertex=TETRAHEDRON, scale="1 1 1")
 
 
-def _point_at_stock(element: Element, search: list[Path]) -> None:
+def _point_at_stock(element: Element, folder: Folder, target: Path) -> None:
+    """Files below the folder are linked to at the same place, files elsewhere are named in full."""
     name = element.get("file")
-    if name is None:
+    found = [path for place in folder.search if name is not None and (path := place / name).is_file()]
+    if not found:
         return
-    for folder in search:
-        path = folder / name
-        if path.is_file():
-            if "name" not in element.attrib and element.tag in ("mesh", "hfield"):
-                element.set("name", path.stem)
-            element.set("file", str(path.resolve()))
-            return
+    stock = found[0].resolve()
+    source = folder.search[0].resolve()
+    if stock.is_relative_to(source):
+        link = target / stock.relative_to(source)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.exists():
+            link.symlink_to(stock)
+        return
+    if "name" not in element.attrib and element.tag in ("mesh", "hfield"):
+        element.set("name", stock.stem)
+    element.set("file", str(stock))

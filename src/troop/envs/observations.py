@@ -72,7 +72,9 @@ def name_leaves(leaves: Sequence[Leaf]) -> list[Leaf]:
         return list(leaves)
     others = [leaf for leaf in leaves if leaf is not images[0]]
     renamed = [
-        Leaf(x.path, x.shape, x.kind, x.name if x.name != OBS else _dotted(x.path), x.choices, x.first, x.skip)
+        Leaf(
+            x.path, x.shape, x.kind, x.name if x.name != OBS else _dotted(x.path), x.choices, x.first, x.skip
+        )
         for x in others
     ]
     return [images[0], *renamed]
@@ -90,6 +92,8 @@ def _field(group: list[Leaf]) -> Field:
 
 def _find(raw: Any, path: tuple[str | int, ...]) -> Any:  # noqa: ANN401
     for part in path:
+        if isinstance(raw, np.ndarray):  # EnvPool unwraps a dictionary of one array
+            break
         raw = raw[part]
     return raw
 

@@ -1,9 +1,9 @@
 """A slim copy of EnvPool's MuJoCo models, without what only a camera sees.
 
-EnvPool compiles the model once per env. The stock models of DMC carry an 800x800 sky, those of Playground also
-tens of MB of visual meshes: 12 MB an env for DMC, 120 MB and 0.3 s for the G1 robot. The slim copy holds rewritten XML
-files only; textures become 8x8, visual meshes a tetrahedron, all else points at the stock file. Nothing is removed or
-reordered, so the physics is the same to the last bit, which is checked once per task before the copy is used.
+EnvPool compiles the model once per env. The stock models of DMC carry an 800x800 sky, those of Playground
+also tens of MB of visual meshes: 12 MB an env for DMC, 120 MB and 0.3 s for the G1 robot. The slim copy holds
+rewritten XML only: textures become 8x8, visual meshes a tetrahedron, all else links to the stock file. Nothing
+is removed or reordered, so the physics is the same to the last bit, which is checked once per task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from troop.envs.model_xml import slim_folder
 from troop.envs.user_cache import cache_folder, write_whole
 
-FORMAT = "1"  # raise it when the rewriting changes, so that old copies are not used
+FORMAT = "3"  # raise it when the rewriting changes, so that old copies are not used
 FAMILIES = {"envpool.mujoco.dmc": "mujoco/assets_dmc", "envpool.mujoco.playground": "mujoco/playground"}
 PROBE_STEPS = 20
 
@@ -42,14 +42,16 @@ def slim_base_path(id: str, module: str, stock: str) -> str:
             write_whole(verdict, _compare(id, stock, str(slim)))
         if verdict.read_text() == "same":
             return str(slim)
-        log.warning("Slim assets differ from the stock ones for %s; it starts slowly with the stock ones.", id)
+        log.warning(
+            "Slim assets differ from the stock ones for %s; it starts slowly with the stock ones.", id
+        )
     except (OSError, ElementTree.ParseError) as error:
         log.warning("No slim assets for %s (%s); it starts slowly with the stock ones.", id, error)
     return stock
 
 
 def _slim_copy(stock: Path, models: str) -> Path:
-    """The folder of rewritten models, built if it is not there; safe against another process doing the same."""
+    """The folder of rewritten models, built if need be; safe against another process doing the same."""
     version = importlib.metadata.version("envpool")
     digest = hashlib.sha256(f"{FORMAT} {stock} {models}".encode()).hexdigest()[:12]
     folder = cache_folder() / f"assets-{version}-{digest}"

@@ -228,7 +228,7 @@ class Chain(Clock):
 
 
 class PointMass(Clock):
-    """A point in [-1, 1] moves by a tenth of the push; reward 1 - (x - goal)^2. Best play is near 1 a step."""
+    """A point in [-1, 1] moves by a tenth of the push; reward 1 - (x - goal)^2, so best play earns near 1."""
 
     @staticmethod
     def width(cfg: Toy) -> int:

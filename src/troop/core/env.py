@@ -103,8 +103,15 @@ class VectorEnv(Protocol):
 class EnvConfig(Protocol):
     """A frozen dataclass that says which env and builds it where it is needed."""
 
-    id: str
-    envs: int
+    @property
+    def id(self) -> str:
+        """The env's name as its backend spells it."""
+        ...
+
+    @property
+    def envs(self) -> int:
+        """How many copies `make` builds."""
+        ...
 
     @property
     def spec(self) -> EnvSpec:

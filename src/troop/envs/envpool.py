@@ -88,6 +88,8 @@ class EnvPoolEnv:
         self._plan = _plan(cfg.id, cfg.settings, cfg.slim_assets)
         self._options = options
         self.pool: Any = None
+        self._used = False
+        self._ended: np.ndarray = np.zeros(self.spec.envs, dtype=bool)
         self._build(seed)
 
     def reset(self, seed: int) -> Step:
@@ -154,7 +156,7 @@ class EnvPoolEnv:
             self.cfg.id, num_envs=self.spec.envs, num_threads=self.cfg.threads, seed=spread(seed), **options
         )
         self._seed, self._used = seed, False
-        self._ended = np.zeros(self.spec.envs, dtype=bool)
+        self._ended = np.zeros_like(self._ended)
 
 
 def _make(id: str, **options: Any) -> Any:  # noqa: ANN401 - EnvPool's classes are made at run time

@@ -28,7 +28,7 @@ class Maker:
 
         module_name, colon, name = self.id.partition(":")
         module = _import(module_name) if colon else None
-        given = dict(self.settings)
+        given: dict[str, Any] = dict(self.settings)
         try:
             if (name if colon else self.id) in gymnasium.registry:
                 return gymnasium.make(name if colon else self.id, **given)

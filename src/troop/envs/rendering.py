@@ -129,7 +129,7 @@ def write_video(path: str | Path, frames: list[np.ndarray], fps: float = 30) -> 
         raise SetupProblem("Writing films needs imageio; try: pip install 'trooprl[video]'.") from error
     path.parent.mkdir(parents=True, exist_ok=True)
     # H.264 wants even sides.
-    even = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]
+    even: list[Any] = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]
     if path.suffix == ".gif":
         imageio.mimsave(path, even, duration=1000 / fps, loop=0)
         return path

@@ -1,9 +1,9 @@
 """A slim copy of EnvPool's MuJoCo models, without what only a camera sees.
 
 EnvPool compiles the model once per env. The stock models of DMC carry an 800x800 sky, those of Playground
-also tens of MB of visual meshes: 12 MB an env for DMC, 120 MB and 0.3 s for the G1 robot. The slim copy holds
-rewritten XML only: textures become 8x8, visual meshes a tetrahedron, all else links to the stock file. Nothing
-is removed or reordered, so the physics is the same to the last bit, which is checked once per task.
+also tens of MB of visual meshes: 12 MB an env for DMC, 120 MB and 0.3 s for the G1 robot. The slim copy
+holds rewritten XML: textures become 8x8, visual meshes a tetrahedron, all else links to the stock file.
+Nothing is removed or reordered, so the physics is the same to the last bit, which is checked once per task.
 """
 
 from __future__ import annotations

@@ -161,8 +161,8 @@ class Clock:
     def _step(
         self, obs: Obs, next_obs: Obs, reward: Tensor, terminated: Tensor, truncated: Tensor, valid: Tensor
     ) -> Step:
-        flags = (x.to(self.device) for x in (reward, terminated, truncated, valid))
-        return Step(obs, next_obs, *flags)
+        reward, terminated = reward.to(self.device), terminated.to(self.device)
+        return Step(obs, next_obs, reward, terminated, truncated.to(self.device), valid.to(self.device))
 
     def draw(self, rows: Tensor, low: float, high: float) -> Tensor:
         """A uniform number for each of these rows, from the row's own stream."""

@@ -1,7 +1,7 @@
 """FastTD3's tuned reward for the Playground humanoids, as settings of EnvPool.
 
 Seo et al., 2025 (arXiv 2505.22642): with PPO's default weights FastTD3 finds other, worse gaits; it needs
-stronger penalties. The paper tunes them for the G1 and reuses them for the T1; pushes are off, as in its code.
+stronger penalties. The paper tunes them for the G1 and reuses them for the T1; pushes are off as well.
 """
 
 from __future__ import annotations

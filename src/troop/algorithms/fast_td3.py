@@ -64,6 +64,8 @@ class FastTD3Config:
     normalize_rewards: bool = False
     actor_hidden: tuple[int, ...] = ranged((512, 256, 128), low=1)
     critic_hidden: tuple[int, ...] = ranged((1024, 512, 256), low=1)
+    layer_norm: bool = False
+    """LayerNorm before each ReLU: steadier with small batches and many updates per step."""
     actor_init: float = ranged(0.01, above=0)
     """Standard deviation of the weights of the policy's last layer."""
     actor_lr: float = ranged(3e-4, above=0)
@@ -124,7 +126,7 @@ class FastTD3Policy(nn.Module):
         assert isinstance(spec.action, Continuous)
         # One normalizer over all columns serves both: the policy reads its first ones.
         self.normalizer = Normalizer(spec.width(OBS) + spec.width(PRIVILEGED))
-        self.actor = DeterministicActor(spec.width(), cfg.actor_hidden, spec.action.size, cfg.actor_init)
+        self.actor = DeterministicActor(spec.width(), cfg.actor_hidden, spec.action.size, cfg.actor_init, cfg.layer_norm)
         self.clip_actions = cfg.clip_actions
 
     def forward(self, x: Tensor) -> Tensor:
@@ -153,7 +155,7 @@ class FastTD3:
         self.cfg = cfg
         self.policy = self.publishes = cfg.policy(spec).to(device)
         inputs = spec.width(OBS) + spec.width(PRIVILEGED) + spec.action.size
-        self.critic = Critics(inputs, cfg.critic_hidden, cfg.atoms or 1, cfg.critics).to(device)
+        self.critic = Critics(inputs, cfg.critic_hidden, cfg.atoms or 1, cfg.critics, cfg.layer_norm).to(device)
         self.target_critic = frozen(self.critic)
         self.target_actor = frozen(self.policy.actor) if cfg.target_policy else self.policy.actor
         self.atoms = torch.linspace(cfg.v_min, cfg.v_max, cfg.atoms, device=device) if cfg.atoms else None

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from troop.core.errors import BadInput
 
@@ -70,3 +70,60 @@ def nearest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
     for name in known:
         lower.setdefault(name.lower(), name)
     return [lower[m] for m in difflib.get_close_matches(word.lower(), lower, n=count, cutoff=0.5)]
+
+
+def encode(config: Any) -> Any:  # noqa: ANN401 - JSON
+    """A config as JSON values; dataclasses carry the name of their kind."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        fields = {field.name: encode(getattr(config, field.name)) for field in dataclasses.fields(config)}
+        return {"kind": type(config).__name__} | fields
+    if isinstance(config, tuple | list):
+        return [encode(item) for item in config]
+    return config
+
+
+def decode(value: Any, kinds: dict[str, type], path: str = "config") -> Any:  # noqa: ANN401
+    """What `encode` gave, as configs of the given kinds; BadInput naming the place if it is not that.
+
+    Only names in `kinds` are ever built: a file cannot name code.
+    """
+    if isinstance(value, list):
+        return tuple(decode(item, kinds, path) for item in value)
+    if not isinstance(value, dict):
+        return value
+    name = value.get("kind")
+    if not isinstance(name, str) or name not in kinds:
+        raise BadInput(f"{path} is of an unknown kind {name!r}; known are {', '.join(sorted(kinds))}.")
+    kind = kinds[name]
+    hints, known = get_type_hints(kind), {field.name for field in dataclasses.fields(kind)}
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        if key == "kind":
+            continue
+        if key not in known:
+            raise BadInput(f"{path}.{key} is unknown; {name} has {', '.join(sorted(known))}.")
+        found[key] = decode(item, kinds, f"{path}.{key}")
+        if not _fits(found[key], hints[key]):
+            raise BadInput(f"{path}.{key} is {found[key]!r}, which is not {hints[key]}.")
+    try:
+        return kind(**found)
+    except TypeError as error:
+        raise BadInput(f"{path} is not a complete {name}: {error}.") from error
+
+
+def _fits(value: Any, hint: Any) -> bool:  # noqa: ANN401
+    """Whether a plain value is what the annotation says; protocols and nested configs pass."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value in parts
+    if origin is tuple:
+        return isinstance(value, tuple)
+    if origin is not None and parts:  # unions
+        return any(_fits(value, part) for part in parts)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint in (bool, str, type(None)):
+        return isinstance(value, hint)
+    return True

@@ -28,6 +28,8 @@ class Continuous:
     """Actions are float32 [B, size]; policies speak in [-1, 1], the adapter clips and rescales."""
 
     size: int
+    low: tuple[float, ...] | None = None  # the env's own bounds, for those who act in its units
+    high: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)

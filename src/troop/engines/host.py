@@ -53,17 +53,30 @@ class Host:
                 role.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of every role that has one, and of the random numbers."""
-        roles = {name: role.state_dict() for name, role in self.roles.items() if hasattr(role, "state_dict")}
+        """Parts named `role.part`, the policy by itself, and the random numbers."""
+        parts: dict[str, Any] = {}
+        for name, role in self.roles.items():
+            if hasattr(role, "state_dict"):
+                parts |= {f"{name}.{key}": part for key, part in role.state_dict().items()}
         rng: dict[str, Any] = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             rng["cuda"] = torch.cuda.get_rng_state_all()
-        return {"roles": roles, "rng": rng}
+        return parts | {"policy": self.policy(), "rng": rng}
+
+    def policy(self) -> dict[str, Any]:
+        """The newest policy, from the first role that has one."""
+        for role in self.roles.values():
+            if hasattr(role, "latest") and (newest := role.latest(-1)) is not None:
+                return dict(newest[1])
+        return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave; random numbers last, as rebuilding may have drawn some."""
-        for name, saved in state["roles"].items():
-            self.roles[name].load_state_dict(saved)
+        for name, role in self.roles.items():
+            if hasattr(role, "load_state_dict"):
+                prefix = f"{name}."
+                parts = {key[len(prefix) :]: part for key, part in state.items() if key.startswith(prefix)}
+                role.load_state_dict(parts)
         torch.set_rng_state(state["rng"]["cpu"].cpu())
         if "cuda" in state["rng"] and torch.cuda.is_available():
             torch.cuda.set_rng_state_all([x.cpu() for x in state["rng"]["cuda"]])

@@ -17,9 +17,11 @@ class Critics(nn.Module):
     (docs/results/learner.md), and two streams of large products keep a GPU busy as well.
     """
 
-    def __init__(self, inputs: int, hidden: Sequence[int], outputs: int, count: int = 2) -> None:
+    def __init__(
+        self, inputs: int, hidden: Sequence[int], outputs: int, count: int = 2, layer_norm: bool = False
+    ) -> None:
         super().__init__()
-        self.nets = nn.ModuleList(MLP(inputs, hidden, outputs) for _ in range(count))
+        self.nets = nn.ModuleList(MLP(inputs, hidden, outputs, None, layer_norm) for _ in range(count))
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """[B, o], [B, a] -> [count, B, outputs]."""

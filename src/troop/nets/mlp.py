@@ -8,13 +8,23 @@ from torch import Tensor, nn
 
 
 class MLP(nn.Sequential):
-    """Linear and ReLU in turn, ending linear; PyTorch's default init unless `head_std` is given."""
+    """Linear, LayerNorm if asked for, ReLU in turn, ending linear; default init unless `head_std` is given."""
 
-    def __init__(self, inputs: int, hidden: Sequence[int], outputs: int, head_std: float | None = None) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        hidden: Sequence[int],
+        outputs: int,
+        head_std: float | None = None,
+        layer_norm: bool = False,
+    ) -> None:
         widths = [inputs, *hidden]
         layers: list[nn.Module] = []
         for before, after in zip(widths, widths[1:], strict=False):
-            layers += [nn.Linear(before, after), nn.ReLU(inplace=True)]
+            layers.append(nn.Linear(before, after))
+            if layer_norm:
+                layers.append(nn.LayerNorm(after))
+            layers.append(nn.ReLU(inplace=True))
         head = nn.Linear(widths[-1], outputs)
         if head_std is not None:
             nn.init.normal_(head.weight, 0.0, head_std)
@@ -25,10 +35,17 @@ class MLP(nn.Sequential):
 class DeterministicActor(nn.Module):
     """Observation to an action in [-1, 1] by tanh."""
 
-    def __init__(self, inputs: int, hidden: Sequence[int], outputs: int, head_std: float = 0.01) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        hidden: Sequence[int],
+        outputs: int,
+        head_std: float = 0.01,
+        layer_norm: bool = False,
+    ) -> None:
         super().__init__()
         self.inputs = inputs
-        self.net = MLP(inputs, hidden, outputs, head_std)
+        self.net = MLP(inputs, hidden, outputs, head_std, layer_norm)
 
     def forward(self, obs: Tensor) -> Tensor:
         """[B, inputs] -> [B, outputs]."""

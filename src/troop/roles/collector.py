@@ -74,7 +74,7 @@ class Collector:
         self.returns += step.reward
         ended = step.terminated | step.truncated
         if ended.any():
-            metrics |= {"episode/return": self.returns[ended].mean(), "count/episodes": int(ended.sum())}
+            metrics |= {"train/return": self.returns[ended].mean(), "count/episodes": int(ended.sum())}
             self.returns[ended] = 0.0
             self.explore = torch.where(ended, self._draw(self.envs), self.explore)
         if self.world.renewal and len(self.actions) >= self.world.renewal:

@@ -1,0 +1,23 @@
+"""Troop: distributed reinforcement learning for PyTorch."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from troop.api import Policy, evaluate, load_policy, resume, train
+    from troop.experiment import Experiment
+
+__version__ = "0.1.0"
+__all__ = ["Experiment", "Policy", "evaluate", "load_policy", "resume", "train"]
+
+
+def __getattr__(name: str) -> object:
+    """Import on first use, so that `import troop` and `troop --help` do not wait for torch."""
+    if name == "Experiment":
+        from troop.experiment import Experiment
+
+        return Experiment
+    if name in __all__:
+        from troop import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'troop' has no attribute {name!r}")

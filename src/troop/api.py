@@ -1,0 +1,172 @@
+"""Troop from Python: train, resume, evaluate, load_policy."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from troop.core.config import nearest
+from troop.core.engine import Until
+from troop.core.env import OBS, Continuous, EnvConfig
+from troop.core.errors import BadInput
+from troop.core.program import derived
+from troop.experiment import Experiment, check_device
+from troop.recipes import Wish, find
+from troop.roles.evaluator import first_episodes
+from troop.runs.checkpoint import load_part
+from troop.runs.directory import RunDirectory, default_path
+from troop.runs.summary import Summary
+
+
+def experiment(recipe: str, env: str | None = None, envs: int | None = None, device: str = "cpu") -> Experiment:
+    """The experiment a recipe makes of an env, to look at or to change with dataclasses.replace."""
+    check_device(device)
+    return find(recipe).make(Wish(env, envs, device))
+
+
+def train(
+    recipe: str,
+    env: str | None = None,
+    *,
+    envs: int | None = None,
+    device: str = "cpu",
+    seed: int = 1,
+    minutes: float | None = None,
+    env_steps: int | None = None,
+    target: float | None = None,
+    run: str | Path | None = None,
+    quiet: bool = False,
+    **fields: Any,  # noqa: ANN401
+) -> Summary:
+    """Train a recipe and return its summary; fields of configs as `algorithm__gamma=0.97`.
+
+    A run ends at the first of `minutes` of training, `env_steps`, or an evaluation of at least `target`.
+    """
+    made = experiment(recipe, env, envs, device)
+    for name, value in fields.items():
+        made = _with(made, name.split("__"), value)
+    made = dataclasses.replace(made, seed=seed, until=until(made.until, minutes, env_steps, target))
+    path = Path(run) if run is not None else default_path(recipe, made.env.id, seed)
+    made.run(path, quiet)
+    return Summary.read(path)
+
+
+def until(default: Until, minutes: float | None, env_steps: int | None, target: float | None) -> Until:
+    """What was asked for; the recipe's own end only if no end was given."""
+    if minutes is None and env_steps is None:
+        return dataclasses.replace(default, target=target)
+    return Until(env_steps, minutes, target)
+
+
+def _with(config: Any, names: list[str], value: Any) -> Any:  # noqa: ANN401 - any config
+    known = {field.name for field in dataclasses.fields(config)}
+    if names[0] not in known:
+        near = nearest(names[0], known, 1)
+        raise BadInput(f"Unknown field {names[0]!r}" + (f"; did you mean {near[0]!r}?" if near else "."))
+    inner = value if len(names) == 1 else _with(getattr(config, names[0]), names[1:], value)
+    return dataclasses.replace(config, **{names[0]: inner})
+
+
+def resume(
+    run: str | Path,
+    *,
+    envs: int | None = None,
+    minutes: float | None = None,
+    env_steps: int | None = None,
+    target: float | None = None,
+    device: str | None = None,
+    quiet: bool = False,
+) -> Summary:
+    """Go on with a run from its newest valid checkpoint; ends are totals, counted from the run's start."""
+    with RunDirectory.open(run, lock=True) as directory:
+        made = Experiment.from_dict(directory.read_config())
+        if envs is not None:
+            made = dataclasses.replace(made, env=made.env.resized(envs))
+        if device is not None:
+            made = dataclasses.replace(made, device=device)
+        if minutes is not None or env_steps is not None or target is not None:
+            made = dataclasses.replace(made, until=until(made.until, minutes, env_steps, target))
+        made.resume(directory, quiet)
+        return Summary.read(directory.path)
+
+
+class Policy:
+    """A trained policy: call it on one observation or a batch of them, NumPy or torch."""
+
+    def __init__(self, module: torch.nn.Module, env: EnvConfig) -> None:
+        self.module, self.env, self.spec = module.eval(), env, env.spec
+        action = self.spec.action
+        self._bounds = None
+        if isinstance(action, Continuous) and action.low is not None and action.high is not None:
+            self._bounds = torch.tensor(action.low), torch.tensor(action.high)
+
+    def act(self, obs: dict[str, Tensor]) -> Tensor:
+        """Deterministic actions in [-1, 1] for rows of named observations, as envs of ours take them."""
+        rows = len(obs[OBS])
+        action: Tensor = self.module.act(obs, None, torch.zeros(rows)).action  # type: ignore[operator]
+        return action
+
+    def __call__(self, obs: Any, scaled: bool = True) -> Any:  # noqa: ANN401 - as it came
+        """Deterministic action, in the env's own units (or in [-1, 1] with scaled=False), as the input came."""
+        shape = self.spec.obs[OBS].shape
+        x = torch.as_tensor(np.asarray(obs) if not isinstance(obs, Tensor) else obs)
+        if tuple(x.shape[-len(shape) :]) != shape:
+            raise BadInput(f"The policy of {self.spec.id} takes observations {shape}; this one is {tuple(x.shape)}.")
+        single = x.dim() == len(shape)
+        rows = x.unsqueeze(0) if single else x
+        device = next(self.module.parameters()).device
+        acted = self.module.act(  # type: ignore[operator]
+            {OBS: rows.to(device, self.spec.obs[OBS].dtype)}, None, torch.zeros(len(rows), device=device)
+        )
+        action = acted.action.cpu()
+        if isinstance(self.spec.action, Continuous):
+            action = action.clamp(-1, 1)
+            if scaled and self._bounds is not None:
+                low, high = self._bounds
+                action = low + (action + 1) / 2 * (high - low)
+        action = action[0] if single else action
+        return action if isinstance(obs, Tensor) else action.numpy()
+
+
+def load_policy(run: str | Path, device: str = "cpu") -> Policy:
+    """The policy of the newest valid checkpoint of a run; needs neither the simulator nor a GPU."""
+    check_device(device)
+    directory = RunDirectory.open(run)
+    made = Experiment.from_dict(directory.read_config())
+    loaded = load_part(directory.checkpoints, "policy")
+    if loaded is None:
+        raise BadInput(f"{directory.path} has no checkpoint yet.")
+    module = made.algorithm.policy(made.env.spec)
+    module.load_state_dict(loaded.state["policy"])
+    return Policy(module.to(device), made.env)
+
+
+def evaluate(run: str | Path, episodes: int = 16, seed: int = 0, device: str = "cpu") -> dict[str, float]:
+    """Mean return of the newest policy over the first episodes of `episodes` envs, without exploration."""
+    policy = load_policy(run, device)
+    longest = policy.spec.episode_limit
+    make = partial(policy.env.resized(episodes).make, device=device)
+    chosen = derived(seed, "evaluate")
+    env = make(chosen)
+    try:
+        returns, lengths, finished = first_episodes(env, policy.module, chosen, (longest or 10_000) + 1)  # type: ignore[arg-type]
+    finally:
+        env.close()
+    return {
+        "return_mean": float(returns.mean()),
+        "return_std": float(returns.std(correction=0)),
+        "return_min": float(returns.min()),
+        "return_max": float(returns.max()),
+        "length_mean": float(lengths.mean()),
+        "episodes": len(returns),
+        "unfinished": int((~finished).sum()),
+    }
+
+
+__all__ = ["Experiment", "Policy", "evaluate", "experiment", "load_policy", "resume", "train"]

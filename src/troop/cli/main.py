@@ -1,0 +1,76 @@
+"""Find the verb, run it, and turn every failure a user can cause into one sentence and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from troop.core.errors import BadInput, TroopError
+
+VERBS = {
+    "train": "train a recipe on an env",
+    "resume": "go on with a run that was stopped",
+    "eval": "returns of a trained policy",
+    "play": "film a trained policy",
+    "envs": "list envs",
+    "recipes": "list recipes",
+    "doctor": "what this machine can do, and what a run would need",
+    "bench": "measure Troop against the limits of this machine",
+}
+
+HELP = """\
+Troop: distributed reinforcement learning for PyTorch.
+
+usage: troop VERB [...]      (troop VERB --help for each)
+
+{verbs}
+
+First steps:
+  troop train fasttd3 --env CartpoleSwingup-v1 --minutes 3 --run runs/first
+  troop eval runs/first --episodes 32
+  troop play runs/first --video first.mp4
+  troop train fasttd3 --help        every setting, as a flag
+
+Exit codes: 0 done, 2 bad input, 3 stopped but resumable, 4 training fault, 5 set-up problem.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run `troop ARGV` and exit."""
+    sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
+
+
+def run(argv: list[str]) -> int:
+    """The exit code of `troop ARGV`."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(HELP.format(verbs="\n".join(f"  {verb:9} {about}" for verb, about in VERBS.items())))
+        return 0
+    if argv[0] in ("-V", "--version"):
+        from troop import __version__
+
+        print(f"troop {__version__}")
+        return 0
+    try:
+        if argv[0] not in VERBS:
+            from troop.core.config import nearest
+
+            near = nearest(argv[0], VERBS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the verbs are {', '.join(VERBS)}."
+            raise BadInput(f"Unknown verb {argv[0]!r}; {hint}")
+        code: int = importlib.import_module(f"troop.cli.{argv[0]}").run(argv[1:])
+        return code
+    except TroopError as error:
+        print(f"troop: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("troop: interrupted.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone (`troop envs | head`): that is no failure.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except MemoryError:
+        print("troop: out of memory; lower --system.capacity, --envs or the batch.", file=sys.stderr)
+        return 5

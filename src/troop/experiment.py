@@ -1,0 +1,159 @@
+"""An Experiment is env x algorithm x system x engine, checked before anything heavy starts."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from troop import algorithms, engines, envs, systems
+from troop.core.config import check, decode, encode
+from troop.core.engine import Counters, Engine, Result, Saved, Until
+from troop.core.env import EnvConfig
+from troop.core.errors import BadInput, TroopError
+from troop.recording import Recording
+from troop.roles.trainer import Rhythm
+from troop.runs.checkpoint import load_newest
+from troop.runs.directory import RunDirectory, default_path
+from troop.systems.setting import Evaluation, Setting
+
+KINDS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        envs.EnvPool,
+        envs.Gymnasium,
+        envs.Toy,
+        algorithms.FastTD3Config,
+        systems.Sync,
+        Rhythm,
+        engines.Inline,
+        Until,
+        Evaluation,
+    )
+}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that decides a run; equal experiments on one CPU give equal runs."""
+
+    env: EnvConfig
+    algorithm: Any
+    system: Any
+    engine: Engine = field(default_factory=engines.Inline)
+    until: Until = field(default_factory=Until)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    seed: int = 1
+    device: str = "cpu"
+    deterministic: bool = False
+    recipe: str = ""
+
+    def check(self) -> None:
+        """Raise BadInput, naming the field, if this cannot run here."""
+        for name in ("env", "algorithm", "system", "engine", "evaluation"):
+            check(getattr(self, name), f"{name}.")
+        check(self.until)
+        if not 0 <= self.seed < 2**31:
+            raise BadInput(f"--seed is {self.seed}; it must be at least 0 and below {2**31}.")
+        if self.until == Until():
+            raise BadInput("Nothing ends this run; give --minutes, --env-steps or --target.")
+        check_device(self.device)
+        if getattr(self.algorithm, "amp", False):
+            check_bf16(self.device)
+        if reason := self.algorithm.refuse(self.env.spec):
+            raise BadInput(f"{reason}.")
+
+    def setting(self) -> Setting:
+        """What a system is told."""
+        return Setting(self.seed, self.device, self.evaluation, self.deterministic)
+
+    def run(self, path: Path | str | None = None, quiet: bool = False) -> Result:
+        """Train in a new run directory."""
+        self.check()
+        program = self.system.program(self.algorithm, self.env, self.setting())
+        path = Path(path) if path is not None else default_path(self.recipe or "run", self.env.id, self.seed)
+        with RunDirectory.create(path) as directory:
+            directory.write_config(self.to_dict())
+            return self._run(program, directory, None, quiet)
+
+    def resume(self, directory: RunDirectory, quiet: bool = False) -> Result:
+        """Go on from the newest valid checkpoint of a locked run directory."""
+        self.check()
+        program = self.system.program(self.algorithm, self.env, self.setting())
+        loaded = load_newest(directory.checkpoints)
+        if loaded is None:
+            raise BadInput(f"{directory.path} has no checkpoint yet; start it again with `troop train`.")
+        fields = {f.name for f in dataclasses.fields(Counters)}
+        counters = Counters(**{k: v for k, v in loaded.info["counters"].items() if k in fields})
+        counters = dataclasses.replace(counters, target_reached_s=None)
+        directory.write_config(self.to_dict())
+        saved = Saved(counters, loaded.state)
+        return self._run(program, directory, saved, quiet, [f"skipped {text}" for text in loaded.skipped])
+
+    def _run(
+        self, program: Any, directory: RunDirectory, saved: Saved | None, quiet: bool, notes: list[str] | None = None
+    ) -> Result:
+        if self.deterministic:
+            torch.use_deterministic_algorithms(True, warn_only=True)
+        with Recording(self, directory, saved.counters if saved else None, quiet) as recording:
+            for text in notes or []:
+                recording.note(text)
+            try:
+                result = self.engine.run(program, self.until, self.seed, recording, saved)
+            except TroopError as error:
+                recording.failed(str(error))
+                raise
+            except torch.OutOfMemoryError as error:
+                recording.failed(str(error))
+                raise
+            except Exception as error:
+                recording.failed(f"{type(error).__name__}: {error}")
+                raise
+            recording.ended(result)
+            return result
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {f.name: encode(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Experiment:
+        """What `to_dict` gave; BadInput if it is not that."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        if unknown := set(data) - known:
+            raise BadInput(f"config.json has an unknown field {sorted(unknown)[0]!r}.")
+        if missing := {"env", "algorithm", "system"} - set(data):
+            raise BadInput(f"config.json has no {sorted(missing)[0]!r}.")
+        return cls(**{name: decode(value, KINDS, name) for name, value in data.items()})
+
+
+def check_device(device: str) -> None:
+    """Raise BadInput if torch cannot use it here."""
+    try:
+        kind = torch.device(device)
+    except RuntimeError as error:
+        raise BadInput(f"--device is {device!r}; it must be cpu, cuda or cuda:N.") from error
+    if kind.type == "cuda" and (not torch.cuda.is_available() or (kind.index or 0) >= torch.cuda.device_count()):
+        raise BadInput(f"--device is {device!r} but torch sees {torch.cuda.device_count()} CUDA devices; use cpu.")
+    if kind.type not in ("cpu", "cuda"):
+        raise BadInput(f"--device is {device!r}; it must be cpu, cuda or cuda:N.")
+
+
+def bf16_units(device: str) -> bool:
+    """Whether the device multiplies bf16 in hardware."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported", "_is_arm_bf16_supported")
+    return any(bool(getattr(torch.cpu, name)()) for name in names if hasattr(torch.cpu, name))
+
+
+def check_bf16(device: str) -> None:
+    """Raise BadInput where bf16 would be emulated."""
+    if not bf16_units(device):
+        raise BadInput(
+            f"--algorithm.amp is True but {device} here has no bf16 units: it would be about a hundred times "
+            "slower than float32. Leave it off."
+        )

@@ -1,0 +1,120 @@
+"""FastTD3, TD3 and DDPG: the numbers of the papers, and small versions for CPUs found by measurement."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from troop import envs
+from troop.algorithms import FastTD3Config
+from troop.core.engine import Until
+from troop.core.env import EnvConfig
+from troop.engines import Inline
+from troop.experiment import Experiment
+from troop.recipes.recipe import Recipe, Wish
+from troop.roles.trainer import Rhythm
+from troop.systems import Sync
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What differs between suites: copies of the env, rows per env, learner, rhythm."""
+
+    envs: int
+    per_env: int
+    algorithm: dict[str, Any]
+    updates: int = 2
+    batch: int = 32_768
+
+
+# Seo et al. 2025, table of hyperparameters; HumanoidBench is the base.
+PAPER = {
+    "base": Numbers(128, 51_200, {}),
+    "playground": Numbers(1024, 10_240, {"gamma": 0.97, "v_min": -10.0, "v_max": 10.0}),
+    # CheetahRun in the reference; DMC rewards are at most 1 a step, and 1 / (1 - 0.99) = 100.
+    "dmc": Numbers(
+        128, 51_200, {"n_step": 3, "v_min": -500.0, "v_max": 500.0, "std_min": 0.1, "policy_noise": 0.1}
+    ),
+    "gym-mujoco": Numbers(128, 51_200, {"v_min": -1000.0, "v_max": 1000.0}),
+}
+GO1 = {"std_min": 0.2, "std_max": 0.8, "policy_noise": 0.2}
+TASKS: dict[str, tuple[dict[str, Any], int]] = {  # prefix -> algorithm, updates per step
+    "Go1Joystick": (GO1, 8),
+    "Go1Getup": (GO1, 8),
+    "LeapCubeReorient": (
+        {"n_step": 3, "gamma": 0.99, "v_min": -50.0, "v_max": 50.0, "policy_noise": 0.2, "clipped_double_q": False},
+        2,
+    ),
+    "LeapCubeRotateZ": ({"gamma": 0.99, "policy_noise": 0.2, "clipped_double_q": False}, 2),
+}
+
+CPU: dict[str, Any] = {
+    "critic_hidden": (256, 128, 64),
+    "actor_hidden": (128, 64, 32),
+    "n_step": 3,
+    "policy_noise": 0.1,
+    "std_min": 0.05,
+    "std_max": 0.8,
+    "clip_actions": True,
+    "layer_norm": True,
+    "normalize_rewards": True,
+    "v_min": -10.0,
+    "v_max": 10.0,
+}
+
+
+def _env(wish: Wish, first: str, copies: int) -> tuple[EnvConfig, str]:
+    id = wish.env or first
+    env = envs.resolve(id, wish.envs or copies)
+    family = envs.family(id)
+    if family == "playground" and isinstance(env, envs.EnvPool):
+        env = dataclasses.replace(env, settings=envs.tuned_reward(env.id))
+    return env, family
+
+
+def paper(wish: Wish) -> Experiment:
+    """The paper's numbers for the env's suite, whatever the device."""
+    numbers = PAPER.get(envs.family(wish.env or FIRST), PAPER["base"])
+    env, _ = _env(wish, FIRST, numbers.envs)
+    algorithm, updates = numbers.algorithm, numbers.updates
+    for prefix, (differs, count) in TASKS.items():
+        if env.id.split("/")[-1].startswith(prefix):
+            algorithm, updates = algorithm | differs, count
+    return Experiment(
+        env,
+        FastTD3Config(**algorithm),
+        Sync(Rhythm(numbers.batch, updates), capacity=numbers.per_env * env.envs),
+        Inline(),
+        until=Until(env_steps=100_000 * env.envs),
+        device=wish.device,
+        recipe="fasttd3-paper",
+    )
+
+
+def small(wish: Wish) -> Experiment:
+    """Small nets and batches for CPUs."""
+    env, _ = _env(wish, FIRST, 32)
+    return Experiment(
+        env,
+        FastTD3Config(**CPU),
+        Sync(Rhythm(256, 4), capacity=1_000_000),
+        Inline(),
+        until=Until(minutes=10),
+        device=wish.device,
+        recipe="fasttd3-cpu",
+    )
+
+
+def fitting(wish: Wish) -> Experiment:
+    """The paper's numbers on a GPU, the small ones on a CPU."""
+    made = small(wish) if wish.device == "cpu" else paper(wish)
+    return dataclasses.replace(made, recipe="fasttd3")
+
+
+FIRST = "CartpoleSwingup-v1"
+RECIPES = [
+    Recipe("fasttd3", "FastTD3: the paper's numbers on a GPU, small nets on a CPU", FIRST, fitting),
+    Recipe("fasttd3-cpu", "FastTD3 with small nets and batches, whatever the device", FIRST, small),
+    Recipe("fasttd3-paper", "FastTD3 exactly as in the paper, whatever the device", FIRST, paper),
+]

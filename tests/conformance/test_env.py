@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ SHORT = (("max_episode_steps", 7),)
 
 @dataclass(frozen=True)
 class Case:
-    """A backend, how its episodes end under random actions, and the equation of its motion, if it is known."""
+    """A backend, how its episodes end under random actions, and its equation of motion, if known."""
 
     config: EnvConfig
     ends: str  # "truncated", "terminated" or "either"
@@ -111,7 +112,7 @@ def test_contract(case: Case) -> None:
         assert not (step.terminated & step.truncated).any()
         opened = ~step.valid
         assert not (opened & (step.terminated | step.truncated)).any() and not step.reward[opened].any()
-    for before, step in zip(came[:-1], came[1:], strict=True):
+    for before, step in pairwise(came):
         ended = before.terminated | before.truncated
         now = step.terminated | step.truncated
         assert torch.equal(~step.valid, ended if case.style == "next_step" else torch.zeros_like(ended))
@@ -177,7 +178,7 @@ def test_restart_touches_only_its_rows(case: Case, after: int) -> None:
 
 
 def test_successor_follows_the_equation_of_motion(case: Case) -> None:
-    """Pendulum's next state computed by hand, also where the episode ends: this also proves the action scale."""
+    """Pendulum's next state computed by hand, also where the episode ends; proves the action scale, too."""
     if case.motion != "pendulum":
         pytest.skip("motion not known in closed form")
     came = rollout(case)

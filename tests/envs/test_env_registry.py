@@ -1,0 +1,96 @@
+import subprocess
+import sys
+
+import pytest
+
+from troop.core.errors import BadInput, SetupProblem
+from troop.envs import EnvPool, Gymnasium, Toy, envpool_catalog, family, list_envs, resolve
+
+
+def test_prefixes_and_bare_ids():
+    pytest.importorskip("envpool")
+    assert resolve("WalkerWalk-v1", 5) == EnvPool("WalkerWalk-v1", 5)
+    assert resolve("envpool:Pong-v5") == EnvPool("Pong-v5")
+    assert resolve("gym:CartPole-v1", 2) == Gymnasium("CartPole-v1", 2)
+    assert resolve("toy:Chain", 3) == Toy("Chain", 3)
+    assert resolve("Blackjack-v1").id == "Blackjack-v1"
+    assert resolve("my.module:Env") == Gymnasium("my.module:Env")
+
+
+@pytest.mark.parametrize(
+    ("typo", "right"),
+    [
+        ("WalkrWalk-v1", "WalkerWalk-v1"),
+        ("envpool:HalfCheeta-v5", "HalfCheetah-v5"),
+        ("gym:CartPol-v1", "CartPole-v1"),
+        ("toy:Clok", "Clock"),
+        ("walkerwalk-v1", "WalkerWalk-v1"),
+    ],
+)
+def test_typos(typo, right):
+    pytest.importorskip("envpool")
+    with pytest.raises(BadInput, match=f"did you mean.*'{right}'"):
+        resolve(typo)
+
+
+@pytest.mark.parametrize(
+    ("id", "expected"),
+    [
+        ("WalkerWalk-v1", "dmc"),
+        ("HalfCheetah-v5", "gym-mujoco"),
+        ("G1JoystickFlatTerrain-v1", "playground"),
+        ("MuJoCoPlayground/G1JoystickFlatTerrain-v1", "playground"),
+        ("envpool:Pendulum-v1", "classic"),
+        ("LunarLander-v3", "box2d"),
+        ("Pong-v5", "atari"),
+        ("BigfishEasy-v0", "procgen"),
+        ("MiniGrid-Empty-5x5-v0", "minigrid"),
+        ("D1Basic-v1", "vizdoom"),
+        ("FetchReach-v4", "other"),
+        ("toy:Clock", "toy"),
+        ("gym:HalfCheetah-v5", "gymnasium"),
+        ("my.module:Env", "gymnasium"),
+    ],
+)
+def test_families(id, expected):
+    pytest.importorskip("envpool")
+    assert family(id) == expected
+
+
+def test_listing():
+    pytest.importorskip("envpool")
+    assert ("WalkerWalk-v1", "envpool") in list_envs("walker")
+    assert ("CartPole-v1", "gymnasium") in list_envs("cartpole-*")
+    assert ("toy:Clock", "toy") in list_envs("")
+    assert list_envs("nothing like it") == []
+
+
+def test_the_remembered_list_is_the_true_one(tmp_path, monkeypatch):
+    pytest.importorskip("envpool")
+    from envpool.registration import registry
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for _ in range(2):  # the second time from the file
+        envpool_catalog.modules.cache_clear()
+        assert envpool_catalog.modules() == {id: entry[0] for id, entry in registry.specs.items()}
+    (file,) = (tmp_path / "troop").iterdir()
+    file.write_text("half a fi")
+    envpool_catalog.modules.cache_clear()
+    assert "WalkerWalk-v1" in envpool_catalog.modules()
+
+
+def test_without_envpool(monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    monkeypatch.setattr(envpool_catalog, "modules", dict)
+    monkeypatch.setattr(envpool_catalog, "has_envpool", lambda: False)
+    assert resolve("CartPole-v1") == Gymnasium("CartPole-v1")
+    with pytest.raises(SetupProblem, match=r"pip install 'trooprl\[envpool\]'"):
+        resolve("envpool:Pong-v5")
+
+
+def test_importing_the_room_is_light():
+    code = (
+        "import sys, troop.envs; from troop.envs import resolve; resolve('toy:Clock');"
+        "heavy = {'envpool', 'gymnasium', 'mujoco', 'imageio'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,132 @@
+import textwrap
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from troop.core.env import Continuous, Discrete, Field
+from troop.core.errors import BadInput
+from troop.envs import Gymnasium
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A module of the user's in the folder the user stands in."""
+    (tmp_path / "own_worlds.py").write_text(
+        textwrap.dedent(
+            """
+            import gymnasium, numpy as np
+            from gymnasium import spaces
+
+            class Mixed(gymnasium.Env):
+                observation_space = spaces.Dict({
+                    "speed": spaces.Box(-1, 1, (2, 2), np.float64), "gear": spaces.Discrete(3, start=1),
+                    "privileged": spaces.Box(0, 9, (2,), np.float32)})
+                action_space = spaces.Box(np.array([[0.0, -2.0]]), np.array([[10.0, 2.0]]), dtype=np.float64)
+                def __init__(self, length=2):
+                    self.length = length
+                def _obs(self):
+                    return {"speed": np.full((2, 2), self.t / 10), "gear": 1 + self.t % 3,
+                            "privileged": np.full(2, self.t, np.float32)}
+                def reset(self, seed=None, options=None):
+                    super().reset(seed=seed)
+                    self.t = 0
+                    return self._obs(), {}
+                def step(self, action):
+                    self.t += 1
+                    return self._obs(), float(action.sum()), self.t == self.length, self.t == self.length, {}
+
+            def build(length=4):
+                return Mixed(length)
+
+            class Film(Mixed):
+                observation_space = spaces.Box(0, 255, (6, 6, 3), np.uint8)
+                action_space = spaces.Discrete(3, start=5)
+                def _obs(self):
+                    return np.full((6, 6, 3), self.t, np.uint8)
+                def step(self, action):
+                    assert 5 <= action <= 7
+                    obs, _, end, _, info = super().step(np.zeros(1))
+                    return obs, float(action), end, False, info
+
+            def nonsense():
+                return 3
+
+            gymnasium.register("OwnMixed-v0", Mixed, max_episode_steps=50)
+            """
+        )
+    )
+    (tmp_path / "own_broken.py").write_text("x = 1\nraise RuntimeError('the sensor is missing')\n")
+    (tmp_path / "own_typo.py").write_text("def f(:\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    gymnasium.registry.pop("OwnMixed-v0", None)
+    __import__("sys").modules.pop("own_worlds", None)
+
+
+@pytest.mark.parametrize("mode", ["same_step", "next_step", "disabled"])
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_nested_observations_of_an_own_class(own, mode, how):
+    cfg = Gymnasium("own_worlds:Mixed", 2, mode, how)
+    assert cfg.spec.obs == {"obs": Field((7,)), "privileged": Field((2,))}
+    assert cfg.spec.action == Continuous(2)
+    env = cfg.make(0)
+    first = env.reset(0)
+    order = list(spaces.Dict({"speed": spaces.Discrete(2), "gear": spaces.Discrete(2)}))
+    gear, speed = [1.0, 0.0, 0.0], [0.0] * 4
+    expected = speed + gear if order == ["speed", "gear"] else gear + speed
+    assert first.obs["obs"][0].tolist() == expected
+    env.step(torch.zeros(2, 2))
+    last = env.step(torch.tensor([[1.0, 1.0], [-1.0, -9.0]]))
+    assert last.reward.tolist() == [12.0, -2.0]
+    assert last.next_obs["privileged"].tolist() == [[2, 2], [2, 2]]
+    assert last.terminated.all() and not last.truncated.any()
+    assert last.obs["privileged"][0, 0] == (2 if mode == "next_step" else 0)
+    env.close()
+
+
+def test_images_and_choices_that_start_elsewhere(own):
+    cfg = Gymnasium("own_worlds:Film", 2)
+    assert cfg.spec.obs == {"obs": Field((6, 6, 3), torch.uint8)} and cfg.spec.action == Discrete(3)
+    env = cfg.make(0)
+    env.reset(0)
+    step = env.step(torch.tensor([0, 2]))
+    assert step.reward.tolist() == [5, 7] and step.obs["obs"].unique().tolist() == [1]
+    env.close()
+
+
+def test_ids_functions_and_settings(own):
+    assert Gymnasium("own_worlds:OwnMixed-v0").spec.episode_limit == 50
+    env = Gymnasium("own_worlds:build", 1, settings=(("length", 1),)).make(0)
+    env.reset(0)
+    assert env.step(torch.zeros(1, 2)).terminated.all()
+
+
+@pytest.mark.parametrize(
+    ("id", "said"),
+    [
+        ("own_worlds:Mixd", "did you mean 'Mixed'"),
+        ("own_worlds:nonsense", "must be a gymnasium.Env"),
+        ("own_nowhere:Env", "no module 'own_nowhere'"),
+        ("own_broken:Env", r"the sensor is missing.*own_broken.py, line 2"),
+        ("own_typo:Env", r"SyntaxError.*own_typo.py, line 1"),
+        ("CartPol-v1", "did you mean 'CartPole-v1'"),
+    ],
+)
+def test_what_a_user_can_get_wrong(own, id, said):
+    with pytest.raises(BadInput, match=said):
+        _ = Gymnasium(id).spec
+
+
+def test_unknown_constructor_arguments_are_told(own):
+    with pytest.raises(BadInput, match="weight"):
+        Gymnasium("own_worlds:Mixed", settings=(("weight", 3),)).make(0)
+
+
+def test_neighbouring_seeds_share_no_env():
+    one = Gymnasium("Pendulum-v1", 6).make(0).reset(0).obs["obs"].numpy()
+    two = Gymnasium("Pendulum-v1", 6).make(1).reset(1).obs["obs"].numpy()
+    assert not (np.abs(one[:, None] - two[None]).max(axis=2) == 0).any()

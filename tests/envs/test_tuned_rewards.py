@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+
+from troop.envs import EnvPool, tuned_reward
+
+envpool = pytest.importorskip("envpool")
+TABLE = {  # FastTD3's value, and the default of the task
+    "energy": (-5e-5, 0.0),
+    "action_rate": (-0.1, 0.0),
+    "torques": (-1e-3, 0.0),
+    "pose": (-1.0, -0.1),
+    "tracking_ang_vel": (1.25, 0.75),
+    "tracking_lin_vel": (1.25, 1.0),
+    "feet_phase": (1.0, 1.0),
+    "ang_vel_xy": (-0.3, -0.15),
+    "orientation": (-5.0, -2.0),
+}
+
+
+def _rollout(id, settings):
+    """(rewards [T, N], weighted terms {name: [T, N]}, config): one world, whatever the weights."""
+    quiet = settings or (("push_enable", False),)
+    cfg = EnvPool(id, 4, 1, quiet)
+    env = cfg.make(0).env
+    env.reset(0)
+    random = np.random.default_rng(0)
+    rewards, terms = [], []
+    for _ in range(8):
+        _, reward, _, _, info = env.pool.step(random.uniform(-0.3, 0.3, (4, cfg.spec.action.size)))
+        rewards.append(reward)
+        terms.append({key[7:]: value for key, value in info.items() if key.startswith("reward_")})
+    env.close()
+    config = envpool.make_spec(id, **dict(quiet)).config
+    return np.stack(rewards), {name: np.stack([t[name] for t in terms]) for name in terms[0]}, config
+
+
+def test_g1_terms_change_as_the_table_says():
+    """EnvPool's `reward_*` are weighted terms; the reward is their sum times the control step."""
+    id = "G1JoystickFlatTerrain-v1"
+    plain, plain_terms, plain_config = _rollout(id, ())
+    tuned, tuned_terms, tuned_config = _rollout(id, tuned_reward(id))
+    np.testing.assert_allclose(plain, sum(plain_terms.values()) * plain_config.ctrl_dt, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(tuned, sum(tuned_terms.values()) * tuned_config.ctrl_dt, rtol=1e-5, atol=1e-6)
+    for name, values in tuned_terms.items():
+        new, old = TABLE.get(name, (1.0, 1.0))
+        if old == 0.0:
+            assert not plain_terms[name].any() and (values < 0).any()
+        else:
+            np.testing.assert_allclose(values, plain_terms[name] * new / old, rtol=1e-6, atol=1e-12)
+    # The new terms are weight x raw: the same with the weight doubled gives twice as much.
+    doubled = tuple((key, value * 2 if key == "energy_scale" else value) for key, value in tuned_reward(id))
+    np.testing.assert_allclose(_rollout(id, doubled)[1]["energy"], tuned_terms["energy"] * 2, rtol=1e-6)
+
+
+def test_the_defaults_are_those_the_paper_changed():
+    config = envpool.make_spec("G1JoystickFlatTerrain-v1").config
+    for name, (_, default) in TABLE.items():
+        assert getattr(config, f"{name}_scale") == default
+    given = dict(tuned_reward("G1JoystickRoughTerrain-v1"))
+    assert given.pop("push_enable") is False
+    assert given == {f"{name}_scale": value for name, (value, _) in TABLE.items()}
+
+
+def test_t1_reuses_it_and_never_pays_below_zero():
+    id = "T1JoystickFlatTerrain-v1"
+    rewards, terms, config = _rollout(id, tuned_reward(id))
+    np.testing.assert_allclose(
+        rewards, np.maximum(sum(terms.values()) * config.ctrl_dt, 0), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_other_envs_have_none():
+    assert tuned_reward("WalkerWalk-v1") == () and tuned_reward("toy:Clock") == ()

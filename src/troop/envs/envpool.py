@@ -29,6 +29,7 @@ from troop.envs.transforms import Guarded
 Setting = tuple[str, float | int | bool | str]
 
 WIDEST_ONE_HOT = 1024  # an integer observation of more values than this is a number, not a name
+RENDERING = {"render_mode", "from_pixels", "render_width", "render_height", "render_camera_id"}
 OURS = (
     "num_envs",
     "batch_size",
@@ -168,7 +169,7 @@ def _make(id: str, **options: Any) -> Any:  # noqa: ANN401 - EnvPool's classes a
 
 @lru_cache(maxsize=64)
 def _plan(id: str, settings: tuple[Setting, ...], slim: bool) -> Plan:
-    spec = _envpool_spec(id, settings)
+    spec = envpool_spec(id, settings)
     config = spec.config
     if config.max_num_players > 1:
         raise BadInput(f"'{id}' is a game for {config.max_num_players} players; Troop trains one agent.")
@@ -193,19 +194,22 @@ def _plan(id: str, settings: tuple[Setting, ...], slim: bool) -> Plan:
     return Plan(packer, Continuous(bounds.low.size), bounds, space.shape, 0, limit, base_path)
 
 
-def _envpool_spec(id: str, settings: tuple[Setting, ...]) -> Any:  # noqa: ANN401
+def envpool_spec(id: str, settings: tuple[Setting, ...]) -> Any:  # noqa: ANN401
+    """EnvPool's own spec of a task with these settings; BadInput for a name it does not know."""
     envpool = import_envpool()
     if id not in envpool.list_all_envs():
         raise unknown_id(id, envpool.list_all_envs())
-    known = set(envpool.make_spec(id).config._fields) | {"render_mode", "from_pixels"}
-    known |= {"render_width", "render_height", "render_camera_id"}
+    try:
+        known = set(envpool.make_spec(id).config._fields) | RENDERING
+    except ImportError as error:
+        raise SetupProblem(f"'{id}' needs what this machine does not have: {error}") from error
     for name, _ in settings:
         if name in OURS or name not in known:
             close = "".join(f"; did you mean '{word}'?" for word in nearest(name, known - set(OURS), 1))
             raise BadInput(f"EnvPool task '{id}' has no setting '{name}'{close or '.'}")
     try:
         return envpool.make_spec(id, **dict(settings))
-    except (RuntimeError, ImportError, TypeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise BadInput(f"EnvPool cannot make '{id}' with settings {dict(settings)}: {error}") from error
 
 

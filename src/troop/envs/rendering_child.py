@@ -41,13 +41,17 @@ def main() -> None:
 
 
 def _open_gl(order: dict[str, Any]) -> Any:  # noqa: ANN401 - a mujoco.GLContext, if one is needed
-    if order["backend"] != "envpool" or not modules().get(order["id"], "").startswith("envpool.mujoco"):
+    if not _is_mujoco(order):
         return None
     import mujoco
 
     context = mujoco.GLContext(*order["size"])
     context.make_current()
     return context
+
+
+def _is_mujoco(order: dict[str, Any]) -> bool:
+    return order["backend"] == "envpool" and modules().get(order["id"], "").startswith("envpool.mujoco")
 
 
 def _film(order: dict[str, Any], from_parent: IO[bytes], to_parent: IO[bytes]) -> None:
@@ -76,10 +80,19 @@ def _build(order: dict[str, Any]) -> tuple[EnvPoolEnv | GymnasiumEnv, Draw]:
         pool = EnvPoolEnv(
             cfg, order["seed"], "cpu", render_mode="rgb_array", render_width=width, render_height=height
         )
-        return pool, lambda: np.asarray(pool.pool.render()[0], dtype=np.uint8)
+        return pool, lambda: _draw(pool.pool, _is_mujoco(order) and "render_camera_id" not in dict(settings))
     shown = (*settings, ("render_mode", "rgb_array"))
     single = GymnasiumEnv(Gymnasium(order["id"], 1, "next_step", settings=shown), order["seed"], "cpu")
     return single, lambda: np.asarray(single.vector.render()[0], dtype=np.uint8)
+
+
+def _draw(pool: Any, follow: bool) -> np.ndarray:  # noqa: ANN401 - EnvPool's classes are made at run time
+    """A picture, from the model's first camera if it has one: that one follows a robot that walks away."""
+    try:
+        picture = pool.render(camera_id=0) if follow else pool.render()
+    except IndexError:
+        picture = pool.render()
+    return np.asarray(picture[0], dtype=np.uint8)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ stronger penalties. The paper tunes them for the G1 and reuses them for the T1; 
 
 from __future__ import annotations
 
-from troop.envs.envpool import _envpool_spec
+from troop.envs.envpool import envpool_spec
 
 # In brackets: the default of the task.
 G1: tuple[tuple[str, float], ...] = (
@@ -27,6 +27,6 @@ def tuned_reward(id: str) -> tuple[tuple[str, float | bool], ...]:
     name = id.rpartition("/")[2]
     if not name.startswith(("G1Joystick", "T1Joystick")):
         return ()
-    known = _envpool_spec(id, ()).config._fields
+    known = envpool_spec(id, ()).config._fields
     wanted: tuple[tuple[str, float | bool], ...] = (*G1, ("push_enable", False))
     return tuple((key, value) for key, value in wanted if key in known)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from troop.core.peers import Peers
+from troop.nets.flat import flatten
 
 
 @dataclass(frozen=True)
@@ -28,17 +29,18 @@ class Descent:
         fused = torch.device(self.device).type in ("cpu", "cuda")
         # On CUDA the rate is a tensor, so that changing it neither recompiles nor re-captures anything.
         rate = torch.tensor(lr, device=self.device) if "cuda" in self.device else lr
+        whole = flatten(module)
         optimizer = peers.optimizer(
-            module, lambda parameters: AdamW(parameters, lr=rate, weight_decay=self.weight_decay, fused=fused)
+            [whole], lambda parameters: AdamW(parameters, lr=rate, weight_decay=self.weight_decay, fused=fused)
         )
-        return Descender(self, module, optimizer, lr)
+        return Descender(self, whole, optimizer, lr)
 
 
 class Descender:
     """Steps one module down its loss along a cosine schedule."""
 
-    def __init__(self, how: Descent, module: nn.Module, optimizer: Optimizer, lr: float) -> None:
-        self.how, self.module, self.optimizer, self.lr = how, module, optimizer, lr
+    def __init__(self, how: Descent, whole: nn.Parameter, optimizer: Optimizer, lr: float) -> None:
+        self.how, self.whole, self.optimizer, self.lr = how, whole, optimizer, lr
         self.skipped_in_row = torch.zeros((), device=how.device)
         self.steps = 0
 
@@ -47,11 +49,12 @@ class Descender:
 
         The fused optimizers skip on a flag they read where the weights are, so a GPU never waits for it.
         """
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        assert self.whole.grad is not None
+        self.whole.grad.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
         measure = loss.detach()
         if self.how.max_grad_norm:
-            measure = nn.utils.clip_grad_norm_(self.module.parameters(), self.how.max_grad_norm)
+            measure = nn.utils.clip_grad_norm_([self.whole], self.how.max_grad_norm)
         skip = (~torch.isfinite(measure)).float()
         self.schedule()
         self.optimizer.found_inf = skip  # type: ignore[attr-defined]

@@ -8,15 +8,19 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from troop.nets.flat import flat, flatten
+
 M = TypeVar("M", bound=nn.Module)
 
 
 def frozen(module: M) -> M:
-    """A copy that never receives gradients."""
-    return copy.deepcopy(module).requires_grad_(False)
+    """A copy that never receives gradients, laid out flat."""
+    made = copy.deepcopy(module).requires_grad_(False)
+    flatten(made)
+    return made
 
 
 @torch.no_grad()
 def soft_update(target: nn.Module, online: nn.Module, tau: float) -> None:
-    """target <- target + tau (online - target), parameters only: buffers are not averaged."""
-    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
+    """target <- target + tau (online - target), parameters only: buffers are not averaged. Both are flat."""
+    flat(target).lerp_(flat(online), tau)

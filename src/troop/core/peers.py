@@ -14,8 +14,8 @@ MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 class Peers(Protocol):
     """The other copies of this learner."""
 
-    def optimizer(self, module: nn.Module, make: MakeOptimizer) -> Optimizer:
-        """The optimizer of `module`, whose steps all copies share."""
+    def optimizer(self, parameters: list[nn.Parameter], make: MakeOptimizer) -> Optimizer:
+        """The optimizer of `parameters`, whose steps all copies share."""
         ...
 
     def mean(self, x: Tensor) -> Tensor:
@@ -26,9 +26,9 @@ class Peers(Protocol):
 class NoPeers:
     """A learner on its own."""
 
-    def optimizer(self, module: nn.Module, make: MakeOptimizer) -> Optimizer:
+    def optimizer(self, parameters: list[nn.Parameter], make: MakeOptimizer) -> Optimizer:
         """Just the optimizer."""
-        return make(module.parameters())
+        return make(parameters)
 
     def mean(self, x: Tensor) -> Tensor:
         """Just `x`."""

@@ -94,6 +94,10 @@ def construct(value: Any, find: Callable[[str], Any]) -> Any:  # noqa: ANN401 - 
         return value.make(*args, **{key: construct(item, find) for key, item in value.kwargs.items()})
     if isinstance(value, list):
         return [construct(item, find) for item in value]
+    if type(value) is tuple:
+        return tuple(construct(item, find) for item in value)
+    if isinstance(value, dict):
+        return {key: construct(item, find) for key, item in value.items()}
     return value
 
 

@@ -64,7 +64,10 @@ class Replay:
         if heads.min() < self.size.warmup or free.min() < 1:
             return None
         stream, base = self._streams_of(rows)
-        place, position = self._draw(stream, base, oldest, free)
+        drawn = self._draw(stream, base, oldest, free)
+        if drawn is None:
+            return None
+        place, position, base = drawn
         if n == 1:
             reward, flags = self.streams.reward[place].unsqueeze(1), self.streams.flags[place].unsqueeze(1)
         else:
@@ -95,8 +98,11 @@ class Replay:
 
     def _draw(
         self, stream: Tensor, base: Tensor, oldest: np.ndarray[Any, Any], free: np.ndarray[Any, Any]
-    ) -> tuple[Tensor, Tensor]:
-        """A start for each row that is a transition: (place in the arrays, position in the ring)."""
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """A start for each row that is a transition: (place in the arrays, position in its ring, ring's begin).
+
+        None if no stream has any (every env faults at every step); seen on CPU only, as a GPU would wait.
+        """
         length, device = self.size.length, self.streams.device
         if oldest.min() == oldest.max() and free.min() == free.max():
             first: Tensor | int = int(oldest[0])
@@ -114,7 +120,7 @@ class Replay:
         for _ in range(3):  # a closing row is no transition: draw again
             closing = (self.streams.flags[place] & CLOSING).bool()
             if device.type == "cpu" and not closing.any():
-                return place, position
+                return place, position, base
             position = torch.where(closing, draw(), position)
             place = position + base
         # Thrice in a row is rare: step back to the transition that the closing row closes
@@ -123,7 +129,15 @@ class Replay:
         start = torch.as_tensor(first, device=device) % length
         step = torch.where(position == start, 1, -1)
         position = torch.where(closing, (position + step).remainder(length), position)
-        return position + base, position
+        # That may be a closing row too (a reset right after an end), or past the last complete window:
+        # such a row repeats the first sound one of the batch.
+        place = position + base
+        inside = (position - start).remainder(length) < span
+        sound = inside & ((self.streams.flags[place] & CLOSING) == 0)
+        if device.type == "cpu" and not sound.any():
+            return None
+        chosen = torch.where(sound, torch.arange(len(sound), device=device), sound.to(torch.uint8).argmax())
+        return place[chosen], position[chosen], base[chosen]
 
     def state_dict(self) -> dict[str, Any]:
         """Rows, heads, reward scale and the random state."""

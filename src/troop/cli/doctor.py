@@ -1,0 +1,94 @@
+"""troop doctor: versions, device, threads, and the bytes a run would need."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+import shutil
+import sys
+from pathlib import Path
+
+from troop.cli.parse import Parser, say
+
+LIBRARIES = {
+    "torch": None,
+    "gymnasium": None,
+    "envpool": "trooprl[envpool]",
+    "tensorboard": "trooprl[tensorboard]",
+    "matplotlib": "trooprl[plots]",
+    "mujoco": "trooprl[video]",
+    "imageio": "trooprl[video]",
+}
+
+
+def run(argv: list[str]) -> int:
+    """Say what this machine can do; with --env, what a run of that recipe needs."""
+    parser = Parser("doctor", "What this machine can do; with --env, the bytes a run would need before it is started.")
+    parser.add_argument("--recipe", default="fasttd3", help="the recipe to reckon (default fasttd3)")
+    parser.add_argument("--env", help="the env to reckon for")
+    parser.add_argument("--envs", type=int, help="how many copies")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda:N")
+    parser.add_argument("--capacity", type=int, help="rows of replay, in place of the recipe's")
+    args = parser.parse(argv)
+    _machine()
+    _libraries()
+    if args.env:
+        _needs(args.recipe, args.env, args.envs, args.device, args.capacity)
+    return 0
+
+
+def _machine() -> None:
+    import psutil
+    import torch
+
+    from troop.engines.machine import cores
+    from troop.experiment import bf16_units
+
+    memory = psutil.virtual_memory()
+    say(f"python     {platform.python_version()} on {platform.system()} {platform.machine()}")
+    say(f"cores      {cores()} usable; torch would use {torch.get_num_threads()} threads")
+    say(f"memory     {memory.available / 1e9:.1f} GB free of {memory.total / 1e9:.1f} GB")
+    say(f"disk       {shutil.disk_usage(Path.cwd()).free / 1e9:.1f} GB free here")
+    bf16 = "has bf16 units" if bf16_units("cpu") else "no bf16 units: keep --algorithm.amp off (100x slower)"
+    say(f"cpu        {torch.backends.cpu.get_cpu_capability()}; {bf16}")
+    if not torch.cuda.is_available():
+        say("cuda       none seen by torch: --device cpu, and recipes pick small nets")
+    for index in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(index)
+        bf16 = "bf16" if bf16_units(f"cuda:{index}") else "no bf16"
+        say(f"cuda:{index}     {torch.cuda.get_device_name(index)}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free, {bf16}")
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    say(f"compile    {'ready' if compiler else 'no C++ compiler: leave --algorithm.compile off'}")
+
+
+def _libraries() -> None:
+    for name, extra in LIBRARIES.items():
+        if importlib.util.find_spec(name) is not None:
+            say(f"{name:10} {importlib.metadata.version(name)}")
+        else:
+            say(f"{name:10} not installed" + (f": pip install '{extra}'" if extra else ""))
+    if sys.platform == "linux":
+        import ctypes.util
+
+        egl = ctypes.util.find_library("EGL")
+        say(f"film       {'EGL found' if egl else 'no EGL: apt-get install libegl1 libgl1-mesa-dri to film MuJoCo'}")
+
+
+def _needs(recipe: str, env: str, copies: int | None, device: str, capacity: int | None) -> None:
+    from troop import api
+    from troop.replay.streams import Layout
+
+    made = api.experiment(recipe, env, copies, device)
+    spec = made.env.spec
+    rows = capacity or made.system.capacity
+    layout = Layout.of(spec)
+    names = {name: field.shape for name, field in spec.obs.items()}
+    say(f"\n{recipe} on {spec.id}: {spec.envs} envs, observations {names}, {spec.action}")
+    say(f"replay     {rows:,} rows x {layout.row_bytes} bytes = {rows * layout.row_bytes / 1e9:.3f} GB on {device}")
+    module = made.algorithm.algorithm(spec, device="cpu")
+    weights = sum(p.numel() for p in module.critic.parameters()) + sum(p.numel() for p in module.policy.parameters())
+    say(f"learner    {weights:,} weights; with gradients, moments and targets {weights * 20 / 1e9:.3f} GB")
+    batch = made.system.rhythm.batch
+    wide = 2 * sum(made.algorithm.critic_hidden) + sum(made.algorithm.actor_hidden) + 4 * layout.width
+    say(f"batch      {batch:,} rows: about {batch * wide * 4 * 2 / 1e9:.3f} GB of activations")

@@ -24,7 +24,9 @@ from troop.runs.directory import RunDirectory, default_path
 from troop.runs.summary import Summary
 
 
-def experiment(recipe: str, env: str | None = None, envs: int | None = None, device: str = "cpu") -> Experiment:
+def experiment(
+    recipe: str, env: str | None = None, envs: int | None = None, device: str = "cpu"
+) -> Experiment:
     """The experiment a recipe makes of an env, to look at or to change with dataclasses.replace."""
     check_device(device)
     return find(recipe).make(Wish(env, envs, device))
@@ -117,7 +119,9 @@ class Policy:
         shape = self.spec.obs[OBS].shape
         x = torch.as_tensor(np.asarray(obs) if not isinstance(obs, Tensor) else obs)
         if tuple(x.shape[-len(shape) :]) != shape:
-            raise BadInput(f"The policy of {self.spec.id} takes observations {shape}; this one is {tuple(x.shape)}.")
+            raise BadInput(
+                f"The policy of {self.spec.id} takes observations {shape}; this one is {tuple(x.shape)}."
+            )
         single = x.dim() == len(shape)
         rows = x.unsqueeze(0) if single else x
         device = next(self.module.parameters()).device

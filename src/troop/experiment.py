@@ -94,7 +94,12 @@ class Experiment:
         return self._run(program, directory, saved, quiet, [f"skipped {text}" for text in loaded.skipped])
 
     def _run(
-        self, program: Any, directory: RunDirectory, saved: Saved | None, quiet: bool, notes: list[str] | None = None
+        self,
+        program: Any,
+        directory: RunDirectory,
+        saved: Saved | None,
+        quiet: bool,
+        notes: list[str] | None = None,
     ) -> Result:
         if self.deterministic:
             torch.use_deterministic_algorithms(True, warn_only=True)
@@ -136,8 +141,12 @@ def check_device(device: str) -> None:
         kind = torch.device(device)
     except RuntimeError as error:
         raise BadInput(f"--device is {device!r}; it must be cpu, cuda or cuda:N.") from error
-    if kind.type == "cuda" and (not torch.cuda.is_available() or (kind.index or 0) >= torch.cuda.device_count()):
-        raise BadInput(f"--device is {device!r} but torch sees {torch.cuda.device_count()} CUDA devices; use cpu.")
+    if kind.type == "cuda" and (
+        not torch.cuda.is_available() or (kind.index or 0) >= torch.cuda.device_count()
+    ):
+        raise BadInput(
+            f"--device is {device!r} but torch sees {torch.cuda.device_count()} CUDA devices; use cpu."
+        )
     if kind.type not in ("cpu", "cuda"):
         raise BadInput(f"--device is {device!r}; it must be cpu, cuda or cuda:N.")
 
@@ -145,7 +154,7 @@ def check_device(device: str) -> None:
 def bf16_units(device: str) -> bool:
     """Whether the device multiplies bf16 in hardware."""
     if torch.device(device).type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported", "_is_arm_bf16_supported")
     return any(bool(getattr(torch.cpu, name)()) for name in names if hasattr(torch.cpu, name))
 

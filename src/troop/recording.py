@@ -53,7 +53,9 @@ class Recording:
             except ValueError:  # not the main thread: whoever runs us handles signals
                 break
         experiment = self.experiment
-        self.console.start(f"{experiment.recipe} on {experiment.env.id}", f"seed {experiment.seed}, {self.directory.path}")
+        self.console.start(
+            f"{experiment.recipe} on {experiment.env.id}", f"seed {experiment.seed}, {self.directory.path}"
+        )
         self._summary("running", self.start or Counters()).write(self.directory.path)
         return self
 

@@ -31,7 +31,8 @@ class Descent:
         rate = torch.tensor(lr, device=self.device) if "cuda" in self.device else lr
         whole = flatten(module)
         optimizer = peers.optimizer(
-            [whole], lambda parameters: AdamW(parameters, lr=rate, weight_decay=self.weight_decay, fused=fused)
+            [whole],
+            lambda parameters: AdamW(parameters, lr=rate, weight_decay=self.weight_decay, fused=fused),
         )
         return Descender(self, whole, optimizer, lr)
 

@@ -101,7 +101,9 @@ class FastTD3Config:
         if len(spec.obs[OBS].shape) != 1:
             return f"{spec.id} has image observations {spec.obs[OBS].shape}; FastTD3 takes vectors"
         if self.atoms == 1 or (self.atoms and self.v_min >= self.v_max):
-            return f"v_min {self.v_min:g} to v_max {self.v_max:g} with {self.atoms} atoms is no range of values"
+            return (
+                f"v_min {self.v_min:g} to v_max {self.v_max:g} with {self.atoms} atoms is no range of values"
+            )
         return None
 
     def policy(self, spec: EnvSpec) -> FastTD3Policy:
@@ -126,7 +128,9 @@ class FastTD3Policy(nn.Module):
         assert isinstance(spec.action, Continuous)
         # One normalizer over all columns serves both: the policy reads its first ones.
         self.normalizer = Normalizer(spec.width(OBS) + spec.width(PRIVILEGED))
-        self.actor = DeterministicActor(spec.width(), cfg.actor_hidden, spec.action.size, cfg.actor_init, cfg.layer_norm)
+        self.actor = DeterministicActor(
+            spec.width(), cfg.actor_hidden, spec.action.size, cfg.actor_init, cfg.layer_norm
+        )
         self.clip_actions = cfg.clip_actions
 
     def forward(self, x: Tensor) -> Tensor:
@@ -140,7 +144,7 @@ class FastTD3Policy(nn.Module):
 
     @torch.no_grad()
     def act(self, obs: Obs, state: State, explore: Tensor) -> Acted:
-        """tanh action plus Gaussian noise of standard deviation `explore` [B], the same for all joints."""
+        """Tanh action plus Gaussian noise of standard deviation `explore` [B], the same for all joints."""
         action = self(self.normalizer(obs[OBS]))
         if explore.any():
             action = action.addcmul_(torch.randn_like(action), explore.unsqueeze(-1))
@@ -155,7 +159,9 @@ class FastTD3:
         self.cfg = cfg
         self.policy = self.publishes = cfg.policy(spec).to(device)
         inputs = spec.width(OBS) + spec.width(PRIVILEGED) + spec.action.size
-        self.critic = Critics(inputs, cfg.critic_hidden, cfg.atoms or 1, cfg.critics, cfg.layer_norm).to(device)
+        self.critic = Critics(inputs, cfg.critic_hidden, cfg.atoms or 1, cfg.critics, cfg.layer_norm).to(
+            device
+        )
         self.atoms = torch.linspace(cfg.v_min, cfg.v_max, cfg.atoms, device=device) if cfg.atoms else None
         descent = Descent(cfg.weight_decay, cfg.max_grad_norm, cfg.lr_end, cfg.lr_updates, device)
         self.critic_descent = descent.on(peers, self.critic, cfg.critic_lr)
@@ -166,7 +172,10 @@ class FastTD3:
         self.critic_loss: Callable[..., tuple[Tensor, ...]] = self._critic_loss
         self.policy_loss: Callable[[Tensor], Tensor] = self._policy_loss
         if cfg.compile:
-            self.critic_loss, self.policy_loss = torch.compile(self._critic_loss), torch.compile(self._policy_loss)
+            self.critic_loss, self.policy_loss = (
+                torch.compile(self._critic_loss),
+                torch.compile(self._policy_loss),
+            )
         self.updates = 0
 
     def update(self, batch: Transition) -> Outcome:
@@ -243,11 +252,15 @@ class FastTD3:
     def _policy_loss(self, obs: Tensor) -> Tensor:
         """Minus the mean value of the policy's actions."""
         outputs = self.critic(obs, self.policy(obs)).float()
-        values = outputs.squeeze(-1) if self.atoms is None else categorical.mean(outputs.softmax(-1), self.atoms)
+        values = (
+            outputs.squeeze(-1) if self.atoms is None else categorical.mean(outputs.softmax(-1), self.atoms)
+        )
         which = self.cfg.policy_q
         if which == "auto":
             which = "min" if self.cfg.clipped_double_q else "mean"
-        value = {"min": lambda: values.amin(0), "mean": lambda: values.mean(0), "first": lambda: values[0]}[which]()
+        value = {"min": lambda: values.amin(0), "mean": lambda: values.mean(0), "first": lambda: values[0]}[
+            which
+        ]()
         return -value.mean()
 
     @property

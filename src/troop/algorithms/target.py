@@ -22,5 +22,5 @@ def frozen(module: M) -> M:
 
 @torch.no_grad()
 def soft_update(target: nn.Module, online: nn.Module, tau: float) -> None:
-    """target <- target + tau (online - target), parameters only: buffers are not averaged. Both are flat."""
+    """Target <- target + tau (online - target), parameters only: buffers are not averaged. Both are flat."""
     flat(target).lerp_(flat(online), tau)

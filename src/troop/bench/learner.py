@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from troop.algorithms import FastTD3Config
+from troop.algorithms import FastTD3, FastTD3Config
 from troop.bench.clock import in_turn
 from troop.bench.table import Line
 from troop.core.batch import Transition
@@ -59,9 +59,9 @@ def run(threads: int = 0, device: str = "cpu") -> list[Line]:
             {"obs": torch.randn(rows, OBS_WIDTH, device=device)},
         )
 
-        def pair(learner: object = learner, batch: Transition = batch) -> None:
-            learner.update(batch)  # type: ignore[attr-defined]
-            learner.update(batch)  # type: ignore[attr-defined] - one of two trains the policy
+        def pair(learner: FastTD3 = learner, batch: Transition = batch) -> None:
+            learner.update(batch)
+            learner.update(batch)  # one of two trains the policy
 
         took = in_turn({"ours": pair, "matmul": lambda: torch.mm(left, right, out=out)}, least=0.5)
         ours = flop(critic, actor) * rows * 2 / took["ours"] / 1e9

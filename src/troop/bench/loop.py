@@ -24,7 +24,7 @@ def _trainer(made: Experiment, threads: int, overlap: bool) -> Role:
     system = dataclasses.replace(made.system, rhythm=rhythm, renewal=0)
     env = dataclasses.replace(made.env, threads=threads)  # type: ignore[type-var]
     program = system.program(made.algorithm, env, made.setting())
-    trainer: Role = construct(program.nodes["trainer"].build, {}.__getitem__)
+    trainer: Role = construct(program.nodes["trainer"].build, program.nodes.__getitem__)
     for _ in range(30):
         trainer.step()
     return trainer

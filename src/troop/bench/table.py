@@ -21,4 +21,6 @@ def table(lines: list[Line]) -> str:
     rows = [("", "ours", "against", "ratio", "wanted")]
     rows += [(line.what, line.ours, line.limit, f"{line.ratio:.2f}", line.wanted) for line in lines]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+    )

@@ -10,10 +10,14 @@ from troop.cli.parse import Parser, say
 
 def run(argv: list[str]) -> int:
     """Measure and print a table."""
-    parser = Parser("bench", "Measure Troop and the limit of this machine in one run; the ratio is the result.")
+    parser = Parser(
+        "bench", "Measure Troop and the limit of this machine in one run; the ratio is the result."
+    )
     parser.add_argument("what", choices=["learner", "replay", "loop", "all"], help="what to measure")
     parser.add_argument("--threads", type=int, default=0, help="torch threads (default: all cores)")
-    parser.add_argument("--env", default="HalfCheetah-v5", help="the env of the loop (default HalfCheetah-v5)")
+    parser.add_argument(
+        "--env", default="HalfCheetah-v5", help="the env of the loop (default HalfCheetah-v5)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     args = parser.parse(argv)
     from troop.bench import learner, loop, replay

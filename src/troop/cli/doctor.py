@@ -24,7 +24,9 @@ LIBRARIES = {
 
 def run(argv: list[str]) -> int:
     """Say what this machine can do; with --env, what a run of that recipe needs."""
-    parser = Parser("doctor", "What this machine can do; with --env, the bytes a run would need before it is started.")
+    parser = Parser(
+        "doctor", "What this machine can do; with --env, the bytes a run would need before it is started."
+    )
     parser.add_argument("--recipe", default="fasttd3", help="the recipe to reckon (default fasttd3)")
     parser.add_argument("--env", help="the env to reckon for")
     parser.add_argument("--envs", type=int, help="how many copies")
@@ -57,7 +59,9 @@ def _machine() -> None:
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
         bf16 = "bf16" if bf16_units(f"cuda:{index}") else "no bf16"
-        say(f"cuda:{index}     {torch.cuda.get_device_name(index)}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free, {bf16}")
+        say(
+            f"cuda:{index}     {torch.cuda.get_device_name(index)}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free, {bf16}"
+        )
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     say(f"compile    {'ready' if compiler else 'no C++ compiler: leave --algorithm.compile off'}")
 
@@ -72,7 +76,9 @@ def _libraries() -> None:
         import ctypes.util
 
         egl = ctypes.util.find_library("EGL")
-        say(f"film       {'EGL found' if egl else 'no EGL: apt-get install libegl1 libgl1-mesa-dri to film MuJoCo'}")
+        say(
+            f"film       {'EGL found' if egl else 'no EGL: apt-get install libegl1 libgl1-mesa-dri to film MuJoCo'}"
+        )
 
 
 def _needs(recipe: str, env: str, copies: int | None, device: str, capacity: int | None) -> None:
@@ -85,9 +91,13 @@ def _needs(recipe: str, env: str, copies: int | None, device: str, capacity: int
     layout = Layout.of(spec)
     names = {name: field.shape for name, field in spec.obs.items()}
     say(f"\n{recipe} on {spec.id}: {spec.envs} envs, observations {names}, {spec.action}")
-    say(f"replay     {rows:,} rows x {layout.row_bytes} bytes = {rows * layout.row_bytes / 1e9:.3f} GB on {device}")
+    say(
+        f"replay     {rows:,} rows x {layout.row_bytes} bytes = {rows * layout.row_bytes / 1e9:.3f} GB on {device}"
+    )
     module = made.algorithm.algorithm(spec, device="cpu")
-    weights = sum(p.numel() for p in module.critic.parameters()) + sum(p.numel() for p in module.policy.parameters())
+    weights = sum(p.numel() for p in module.critic.parameters()) + sum(
+        p.numel() for p in module.policy.parameters()
+    )
     say(f"learner    {weights:,} weights; with gradients, moments and targets {weights * 20 / 1e9:.3f} GB")
     batch = made.system.rhythm.batch
     wide = 2 * sum(made.algorithm.critic_hidden) + sum(made.algorithm.actor_hidden) + 4 * layout.width

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from troop.core.errors import BadInput, TroopError
@@ -52,6 +53,8 @@ def run(argv: list[str]) -> int:
 
         print(f"troop {__version__}")
         return 0
+    # Gymnasium warns of every float64 box it rounds; that is not the user's concern.
+    warnings.filterwarnings("ignore", module="gymnasium")
     try:
         if argv[0] not in VERBS:
             from troop.core.config import nearest

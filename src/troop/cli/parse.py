@@ -58,7 +58,12 @@ def configured(kind: type, default: Any, argv: list[str], prog: str, about: str)
     try:
         with contextlib.nullcontext() if wants_help else contextlib.redirect_stderr(said):
             return tyro.cli(
-                kind, args=argv, default=default, prog=prog, description=about, config=(tyro.conf.OmitSubcommandPrefixes,)
+                kind,
+                args=argv,
+                default=default,
+                prog=prog,
+                description=about,
+                config=(tyro.conf.OmitSubcommandPrefixes,),
             )
     except SystemExit as stop:
         if stop.code in (0, None):
@@ -67,12 +72,12 @@ def configured(kind: type, default: Any, argv: list[str], prog: str, about: str)
 
 
 def _one_line(box: str) -> str:
-    """tyro's framed complaint without its frame."""
+    """Tyro's framed complaint without its frame."""
     words = re.sub(r"\x1b\[[0-9;]*m", "", box)
     words = re.sub(r"[╭╮╰╯│─]+", " ", words)
     words = re.sub(r"\s+", " ", words).strip()
     words = re.sub(r"^(Parsing|Value) error ", "", words)
-    words = words.split(" For full helptext")[0].strip()
+    words = re.split(r" (?:Argument helptext|For full helptext)", words)[0].strip()
     return words[:400] if words else "the flags could not be understood."
 
 

@@ -30,5 +30,7 @@ def run(argv: list[str]) -> int:
         if args.device is not None:
             made = dataclasses.replace(made, device=args.device)
         if args.minutes is not None or args.env_steps is not None or args.target is not None:
-            made = dataclasses.replace(made, until=until(made.until, args.minutes, args.env_steps, args.target))
+            made = dataclasses.replace(
+                made, until=until(made.until, args.minutes, args.env_steps, args.target)
+            )
         return finished(made.resume(directory), args.run)

@@ -54,6 +54,11 @@ class Algorithm(Protocol[B]):
 
     publishes: nn.Module  # what others need: the policy, its normalizer inside
 
+    @property
+    def skipped_in_row(self) -> Tensor:
+        """How many updates in a row were skipped for a loss that is not finite; reading it may wait."""
+        ...
+
     def update(self, batch: B) -> Outcome:
         """The gradient steps of one batch."""
         ...

@@ -80,6 +80,8 @@ class Saved:
 class Engine(Protocol):
     """Runs programs."""
 
-    def run(self, program: Program, until: Until, seed: int, watch: Watch, saved: Saved | None = None) -> Result:
+    def run(
+        self, program: Program, until: Until, seed: int, watch: Watch, saved: Saved | None = None
+    ) -> Result:
         """Run until done or asked to stop; go on from `saved` if given."""
         ...

@@ -59,7 +59,7 @@ class Host:
             if hasattr(role, "state_dict"):
                 parts |= {f"{name}.{key}": part for key, part in role.state_dict().items()}
         rng: dict[str, Any] = {"cpu": torch.get_rng_state()}
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_available():
             rng["cuda"] = torch.cuda.get_rng_state_all()
         return parts | {"policy": self.policy(), "rng": rng}
 

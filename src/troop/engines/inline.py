@@ -44,7 +44,9 @@ class Inline:
     checkpoint_s: float = ranged(120.0, above=0)
     """Training seconds between checkpoints; there is always one at the end."""
 
-    def run(self, program: Program, until: Until, seed: int, watch: Watch, saved: Saved | None = None) -> Result:
+    def run(
+        self, program: Program, until: Until, seed: int, watch: Watch, saved: Saved | None = None
+    ) -> Result:
         """Round after round until done; a checkpoint and an evaluation at the end."""
         prepare(self.threads)
         host = Host(program, seed)

@@ -191,7 +191,7 @@ def _plan(id: str, settings: tuple[Setting, ...], slim: bool) -> Plan:
     if kind != "Box" or not np.issubdtype(space.dtype, np.floating):
         raise BadInput(f"The actions of '{id}' are {space}; Troop knows one box of numbers or one choice.")
     bounds = Bounds.of(space.low, space.high)
-    return Plan(packer, Continuous(bounds.low.size), bounds, space.shape, 0, limit, base_path)
+    return Plan(packer, bounds.action, bounds, space.shape, 0, limit, base_path)
 
 
 def envpool_spec(id: str, settings: tuple[Setting, ...]) -> Any:  # noqa: ANN401

@@ -39,5 +39,5 @@ def action_of(space: Any, id: str) -> tuple[Continuous | Discrete, Bounds | None
         return Discrete(int(space.n)), None, int(space.start)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         bounds = Bounds.of(space.low, space.high)
-        return Continuous(bounds.low.size), bounds, 0
+        return bounds.action, bounds, 0
     raise BadInput(f"The actions of env '{id}' are {space}; Troop knows one box of numbers or one choice.")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from troop.core.env import OBS, Field, Obs
+from troop.core.env import OBS, Continuous, Field, Obs
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,11 @@ class Bounds:
             # Written as a weighted mean so that both ends come out without rounding.
             given = 0.5 * (1 - given) * self.low + 0.5 * (1 + given) * self.high
         return given
+
+    @property
+    def action(self) -> Continuous:
+        """What a spec says of such actions."""
+        return Continuous(self.low.size, tuple(map(float, self.low)), tuple(map(float, self.high)))
 
     @property
     def _unit(self) -> bool:

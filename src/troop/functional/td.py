@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
-    """reward + discount * V(next), all [B] (or next_value [C, B])."""
+    """Reward + discount * V(next), all [B] (or next_value [C, B])."""
     assert reward.shape == discount.shape == next_value.shape[-1:]
     return reward + discount * next_value
 

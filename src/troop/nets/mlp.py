@@ -31,7 +31,7 @@ class ReLUChain(torch.autograd.Function):
         """Gradients of the input and of those parameters that want one."""
         saved, wanted = ctx.saved_tensors, ctx.needs_input_grad
         layers = len(saved) // 2
-        gradient, found = gradients[0], [None] * (2 * layers + 1)
+        gradient, found = gradients[0], list[Tensor | None]([None] * (2 * layers + 1))
         for layer in reversed(range(layers)):
             before, weight = saved[layer], saved[layers + layer]
             if wanted[2 * layer + 1]:
@@ -72,8 +72,9 @@ class MLP(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         """[B, inputs] -> [B, outputs]."""
         if self.layer_norm or torch.is_autocast_enabled(x.device.type):
-            return super().forward(x)
-        y: Tensor = ReLUChain.apply(x, *self.parameters())
+            y: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+        else:
+            y = ReLUChain.apply(x, *self.parameters())  # type: ignore[no-untyped-call]
         return y
 
 

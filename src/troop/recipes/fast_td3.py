@@ -11,6 +11,7 @@ from troop.algorithms import FastTD3Config
 from troop.core.engine import Until
 from troop.core.env import EnvConfig
 from troop.engines import Inline
+from troop.engines.machine import cores
 from troop.experiment import Experiment
 from troop.recipes.recipe import Recipe, Wish
 from troop.roles.trainer import Rhythm
@@ -43,7 +44,14 @@ TASKS: dict[str, tuple[dict[str, Any], int]] = {  # prefix -> algorithm, updates
     "Go1Joystick": (GO1, 8),
     "Go1Getup": (GO1, 8),
     "LeapCubeReorient": (
-        {"n_step": 3, "gamma": 0.99, "v_min": -50.0, "v_max": 50.0, "policy_noise": 0.2, "clipped_double_q": False},
+        {
+            "n_step": 3,
+            "gamma": 0.99,
+            "v_min": -50.0,
+            "v_max": 50.0,
+            "policy_noise": 0.2,
+            "clipped_double_q": False,
+        },
         2,
     ),
     "LeapCubeRotateZ": ({"gamma": 0.99, "policy_noise": 0.2, "clipped_double_q": False}, 2),
@@ -58,6 +66,8 @@ CPU: dict[str, Any] = {
     "std_max": 0.8,
     "clip_actions": True,
     "layer_norm": True,
+    "actor_lr": 1e-3,
+    "critic_lr": 1e-3,
     "normalize_rewards": True,
     "v_min": -10.0,
     "v_max": 10.0,
@@ -95,11 +105,14 @@ def paper(wish: Wish) -> Experiment:
 def small(wish: Wish) -> Experiment:
     """Small nets and batches for CPUs."""
     env, _ = _env(wish, FIRST, 32)
+    learning = max(1, cores() // 2)
+    if isinstance(env, envs.EnvPool):
+        env = dataclasses.replace(env, threads=max(1, cores() - learning))
     return Experiment(
         env,
         FastTD3Config(**CPU),
-        Sync(Rhythm(256, 4), capacity=1_000_000),
-        Inline(),
+        Sync(Rhythm(256, 4, overlap=True), capacity=1_000_000),
+        Inline(threads=learning),
         until=Until(minutes=10),
         device=wish.device,
         recipe="fasttd3-cpu",

@@ -34,10 +34,13 @@ class Layout:
     def of(spec: EnvSpec) -> Layout:
         """The layout of an env's rows."""
         fields = {name: (field.shape, field.dtype) for name, field in spec.obs.items()}
-        continuous = isinstance(spec.action, Continuous)
-        shape = (spec.action.size,) if isinstance(spec.action, Continuous) else ()
-        fields[ACTION] = (shape, torch.float32 if continuous else torch.int64)
-        packed, loose, column = {}, {}, 0
+        if isinstance(spec.action, Continuous):
+            fields[ACTION] = ((spec.action.size,), torch.float32)
+        else:
+            fields[ACTION] = ((), torch.int64)
+        packed: dict[str, tuple[int, int]] = {}
+        loose: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        column = 0
         for name, (shape, dtype) in fields.items():
             if dtype == torch.float32 and len(shape) == 1:
                 packed[name] = (column, shape[0])
@@ -132,8 +135,7 @@ class Streams:
     def state_dict(self) -> dict[str, Any]:
         """The rows in use and the heads."""
         used = int(min(self.heads.max(initial=0), self.length))
-        shape = (self.streams, self.length)
-        state: dict[str, Any] = {name: x.unflatten(0, shape)[:, :used] for name, x in self._arrays().items()}
+        state: dict[str, Any] = {name: self._by_stream(x)[:, :used] for name, x in self._arrays().items()}
         return state | {"heads": torch.from_numpy(self.heads.copy()), "length": self.length}
 
     def load_state_dict(self, state: dict[str, Any]) -> int:
@@ -141,7 +143,7 @@ class Streams:
         heads, length, used = state["heads"].numpy(), int(state["length"]), state["rows"].shape[1]
         common, held = min(len(heads), self.streams), np.minimum(heads, length)
         for name, x in self._arrays().items():
-            mine = x.unflatten(0, (self.streams, self.length))
+            mine = self._by_stream(x)
             if length == self.length:
                 mine[:common, :used] = state[name][:common].to(self.device)
                 continue
@@ -151,6 +153,9 @@ class Streams:
         kept = heads[:common] if length == self.length else np.minimum(held[:common], self.length)
         self.heads[:common] = kept
         return int(held.sum() - np.minimum(kept, self.length).sum())
+
+    def _by_stream(self, x: Tensor) -> Tensor:
+        return x.view(self.streams, self.length, *x.shape[1:])
 
     def _arrays(self) -> dict[str, Tensor]:
         arrays = {"rows": self.rows, "reward": self.reward, "flags": self.flags}

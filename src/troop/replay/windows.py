@@ -8,7 +8,9 @@ from torch import Tensor
 from troop.replay.streams import CLOSING, TERMINATED, TRUNCATED
 
 
-def cut(reward: Tensor, flags: Tensor, gamma: float, bootstrap_at_limits: bool) -> tuple[Tensor, Tensor, Tensor]:
+def cut(
+    reward: Tensor, flags: Tensor, gamma: float, bootstrap_at_limits: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """Sum windows [B, n] up to their episode's end: (reward [B], discount [B], steps taken [B]).
 
     A row counts if no earlier row of the window ended the episode and it is not a closing row itself.

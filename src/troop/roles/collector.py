@@ -114,7 +114,9 @@ class Collector:
             return False
         self.env.close()
         self.env, self.now = self._world_made()
-        self.actions = [] if state["actions"] is None else list(state["actions"].to(self.explore.device).unbind(0))
+        self.actions = (
+            [] if state["actions"] is None else list(state["actions"].to(self.explore.device).unbind(0))
+        )
         for action in self.actions:
             self.now = self.env.step(action)
         device = self.explore.device

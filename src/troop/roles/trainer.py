@@ -76,9 +76,8 @@ class Trainer:
             # Read rarely: on a GPU each look waits for everything queued before it.
             if self.version % PATIENCE == 0 and self.algorithm.skipped_in_row >= PATIENCE:
                 raise TrainingFault(
-                    f"{int(self.algorithm.skipped_in_row)} updates in a row had a loss that is NaN or infinite; "
-                    "training stopped at update "
-                    f"{self.version:,}. Lower the learning rates, or look at the env's rewards and observations."
+                    f"{int(self.algorithm.skipped_in_row)} updates in a row had a loss that is NaN or infinite, "
+                    f"up to update {self.version:,}; lower the learning rates, or look at the env's rewards."
                 )
         return metrics
 
@@ -110,7 +109,9 @@ class Trainer:
         self.algorithm.load_state_dict(state["algorithm"])
         self.version = int(state["version"])
         if dropped := self.store.load_state_dict(state["replay"]):
-            self.notes.append(f"dropped {dropped:,} replay rows that have no place with these envs and capacity")
+            self.notes.append(
+                f"dropped {dropped:,} replay rows that have no place with these envs and capacity"
+            )
         if not self.collector.load_state_dict(state["collector"]):
             self.store.cut()
             self.notes.append("the episodes under way were dropped; all envs start new ones")

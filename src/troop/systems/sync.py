@@ -6,6 +6,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from functools import partial
 
+from torch import nn
+
 from troop.core.algorithm import AlgorithmConfig
 from troop.core.batch import NStep, Transition
 from troop.core.config import ranged
@@ -33,7 +35,7 @@ class Sync:
     """Vector steps after which envs are made anew, so that a resume can play them back exactly; 0: never."""
 
     def program(self, algorithm: AlgorithmConfig[Transition], env: EnvConfig, setting: Setting) -> Program:
-        """trainer <- evaluator."""
+        """The evaluator holds the trainer."""
         program, spec, seed = Program("sync"), env.spec, setting.seed
         rhythm = self.rhythm
         if setting.deterministic:
@@ -44,7 +46,14 @@ class Sync:
             World(partial(env.make, device=setting.device), derived(seed, "train"), self.renewal),
             build(algorithm.algorithm, spec, device=setting.device),
             build(Steps, env.envs),
-            build(Replay, spec, _n_step(algorithm), self.size(env.envs, _n_step(algorithm).n), derived(seed, "replay"), setting.device),
+            build(
+                Replay,
+                spec,
+                _n_step(algorithm),
+                self.size(env.envs, _n_step(algorithm).n),
+                derived(seed, "replay"),
+                setting.device,
+            ),
             algorithm.exploration,
             rhythm,
         )
@@ -80,5 +89,5 @@ def _n_step(algorithm: AlgorithmConfig[Transition]) -> NStep:
     return experience
 
 
-def _policy(algorithm: AlgorithmConfig[Transition], env: EnvConfig, device: str) -> object:
+def _policy(algorithm: AlgorithmConfig[Transition], env: EnvConfig, device: str) -> nn.Module:
     return algorithm.policy(env.spec).to(device)

@@ -14,6 +14,7 @@ from troop.core.config import check, decode, encode
 from troop.core.engine import Counters, Engine, Result, Saved, Until
 from troop.core.env import EnvConfig
 from troop.core.errors import BadInput, TroopError
+from troop.core.program import Program
 from troop.recording import Recording
 from troop.roles.trainer import Rhythm
 from troop.runs.checkpoint import load_newest
@@ -95,7 +96,7 @@ class Experiment:
 
     def _run(
         self,
-        program: Any,
+        program: Program,
         directory: RunDirectory,
         saved: Saved | None,
         quiet: bool,

@@ -17,7 +17,7 @@ from troop.logs.progress import Progress
 from troop.logs.tensorboard import TensorBoard
 from troop.runs import checkpoint, curve
 from troop.runs.directory import RunDirectory
-from troop.runs.summary import Summary
+from troop.runs.summary import Status, Summary
 
 if TYPE_CHECKING:
     from troop.experiment import Experiment
@@ -26,7 +26,7 @@ RATE_WINDOW = 10  # log lines over which rates are averaged
 
 
 class Recording:
-    """Metrics, checkpoints, summary and panel of one run; the first signal asks for an end, the second is one."""
+    """Metrics, checkpoints, summary and panel of a run; one signal asks for an end, two are one."""
 
     def __init__(
         self, experiment: Experiment, directory: RunDirectory, start: Counters | None, quiet: bool
@@ -139,7 +139,7 @@ class Recording:
         except (SetupProblem, OSError):
             self.note("summary.json could not be written")
 
-    def _summary(self, status: Any, counters: Counters, message: str | None = None) -> Summary:
+    def _summary(self, status: Status, counters: Counters, message: str | None = None) -> Summary:
         seconds = max(counters.wall_s, 1e-9)
         return Summary(
             status=status,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 
@@ -24,11 +25,11 @@ OBS_WIDTH, ACTIONS, ATOMS = 24, 6, 101
 def products(inputs: int, hidden: Sequence[int], outputs: int) -> int:
     """Multiply-adds of one forward pass."""
     widths = [inputs, *hidden, outputs]
-    return sum(a * b for a, b in zip(widths, widths[1:], strict=False))
+    return sum(a * b for a, b in pairwise(widths))
 
 
 def flop(critic: Sequence[int], actor: Sequence[int], delay: int = 2) -> int:
-    """Floating-point operations of the linear layers per row and critic update, its share of the policy's included.
+    """Operations of the linear layers per row and critic update, with its share of the policy update.
 
     Critic update: the policy and both targets forward; both critics forward, backward to weights and,
     except through the first layer, to inputs. Policy update: policy and critics forward, backward

@@ -60,7 +60,7 @@ def _machine() -> None:
         free, total = torch.cuda.mem_get_info(index)
         bf16 = "bf16" if bf16_units(f"cuda:{index}") else "no bf16"
         say(
-            f"cuda:{index}     {torch.cuda.get_device_name(index)}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free, {bf16}"
+            f"cuda:{index}     {torch.cuda.get_device_name(index)}, {free / 1e9:.1f} of {total / 1e9:.1f} GB, {bf16}"
         )
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     say(f"compile    {'ready' if compiler else 'no C++ compiler: leave --algorithm.compile off'}")
@@ -77,7 +77,7 @@ def _libraries() -> None:
 
         egl = ctypes.util.find_library("EGL")
         say(
-            f"film       {'EGL found' if egl else 'no EGL: apt-get install libegl1 libgl1-mesa-dri to film MuJoCo'}"
+            f"film       {'EGL found' if egl else 'MuJoCo needs EGL: apt-get install libegl1 libgl1-mesa-dri'}"
         )
 
 
@@ -92,7 +92,7 @@ def _needs(recipe: str, env: str, copies: int | None, device: str, capacity: int
     names = {name: field.shape for name, field in spec.obs.items()}
     say(f"\n{recipe} on {spec.id}: {spec.envs} envs, observations {names}, {spec.action}")
     say(
-        f"replay     {rows:,} rows x {layout.row_bytes} bytes = {rows * layout.row_bytes / 1e9:.3f} GB on {device}"
+        f"replay     {rows:,} rows x {layout.row_bytes} B = {rows * layout.row_bytes / 1e9:.3f} GB on {device}"
     )
     module = made.algorithm.algorithm(spec, device="cpu")
     weights = sum(p.numel() for p in module.critic.parameters()) + sum(

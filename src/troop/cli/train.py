@@ -11,7 +11,7 @@ from troop.core.errors import BadInput
 
 USAGE = """\
 usage: troop train RECIPE [--env ID] [--envs N] [--minutes M | --env-steps N] [--target RETURN]
-                   [--seed N] [--device cpu|cuda:0] [--engine inline] [--run DIR] [any setting as a dotted flag]
+                   [--seed N] [--device cpu|cuda:0] [--engine inline] [--run DIR] [--any.setting VALUE]
 
 Trains a recipe (see `troop recipes`) on an env (see `troop envs`), shows a live panel, and leaves in DIR:
 config.json, metrics.jsonl, summary.json, curve.png, checkpoints/, TensorBoard events.

@@ -11,7 +11,7 @@ from troop.core.env import Obs
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """[B] rows; `reward` is summed over k steps and discounted, `discount` is gamma^k, 0 if the world ended."""
+    """[B] rows; `reward` is the discounted sum of k steps, `discount` gamma^k, or 0 if the world ended."""
 
     obs: Obs
     action: Tensor

@@ -1,4 +1,4 @@
-"""Configs are frozen dataclasses: bounds stand beside the default, `check` reads them before anything starts."""
+"""Configs are frozen dataclasses; bounds stand beside defaults and are read before anything starts."""
 
 from __future__ import annotations
 

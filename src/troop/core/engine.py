@@ -1,9 +1,9 @@
-"""C7 Engine: turns a Program into running roles, loops `step()`, sums metrics, saves, stops, names the guilty."""
+"""C7 Engine: turns a Program into running roles, loops, sums metrics, saves, stops, names the guilty."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from troop.core.config import ranged
 from troop.core.program import Program
@@ -64,7 +64,7 @@ class Watch(Protocol):
 class Result:
     """How a run ended: `done`, or `stopped` on request and resumable."""
 
-    status: str
+    status: Literal["done", "stopped"]
     counters: Counters
     evaluation: Metrics
 

@@ -64,7 +64,7 @@ class Step:
     """
 
     obs: Obs  # act on this
-    next_obs: Obs  # true successor of what was acted on; the same object as `obs` unless a row was reset in this very step
+    next_obs: Obs  # true successor; the same object as `obs` unless a row was reset in this very step
     reward: Tensor  # [N] float32
     terminated: Tensor  # [N] bool: the world ended, no bootstrap
     truncated: Tensor  # [N] bool: the clock ended, bootstrap from next_obs

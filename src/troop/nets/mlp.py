@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ class ReLUChain(torch.autograd.Function):
 
 
 class MLP(nn.Sequential):
-    """Linear, LayerNorm if asked for, ReLU in turn, ending linear; default init unless `head_std` is given."""
+    """Linear, LayerNorm if asked for, ReLU in turn, ending linear; default init but for `head_std`."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class MLP(nn.Sequential):
     ) -> None:
         widths = [inputs, *hidden]
         layers: list[nn.Module] = []
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in pairwise(widths):
             layers.append(nn.Linear(before, after))
             if layer_norm:
                 layers.append(nn.LayerNorm(after))

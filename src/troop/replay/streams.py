@@ -119,7 +119,7 @@ class Streams:
         return place
 
     def cut(self) -> None:
-        """Forced reset of every stream: the newest row keeps its observation but is no transition any more."""
+        """Forced reset of every stream: the newest row keeps its observation but is a transition no more."""
         written = np.flatnonzero(self.heads > 0)
         last = written * self.length + (self.heads[written] - 1) % self.length
         place = torch.from_numpy(last).to(self.device)

@@ -85,7 +85,7 @@ class Replay:
         return Transition(named(before), before[ACTION], total, discount, named(after))
 
     def _streams_of(self, rows: int) -> tuple[Tensor, Tensor]:
-        """Which stream each row comes from, and where that stream begins; the remainder falls on random ones."""
+        """Which stream each row comes from, and where it begins; the remainder falls on random ones."""
         count = self.streams.streams
         if self._strata is None or self._strata[0] != rows:
             even = torch.arange(count, device=self.streams.device).repeat(rows // count)
@@ -99,7 +99,7 @@ class Replay:
     def _draw(
         self, stream: Tensor, base: Tensor, oldest: np.ndarray[Any, Any], free: np.ndarray[Any, Any]
     ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """A start for each row that is a transition: (place in the arrays, position in its ring, ring's begin).
+        """A start for each row that is a transition: (place in the arrays, position in its ring, its begin).
 
         None if no stream has any (every env faults at every step); seen on CPU only, as a GPU would wait.
         """

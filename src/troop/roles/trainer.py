@@ -76,7 +76,7 @@ class Trainer:
             # Read rarely: on a GPU each look waits for everything queued before it.
             if self.version % PATIENCE == 0 and self.algorithm.skipped_in_row >= PATIENCE:
                 raise TrainingFault(
-                    f"{int(self.algorithm.skipped_in_row)} updates in a row had a loss that is NaN or infinite, "
+                    f"{int(self.algorithm.skipped_in_row)} updates in a row had a NaN or infinite loss, "
                     f"up to update {self.version:,}; lower the learning rates, or look at the env's rewards."
                 )
         return metrics

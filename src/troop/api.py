@@ -115,7 +115,7 @@ class Policy:
         return action
 
     def __call__(self, obs: Any, scaled: bool = True) -> Any:  # noqa: ANN401 - as it came
-        """Deterministic action in the env's own units, or in [-1, 1] with scaled=False; typed as the input."""
+        """Deterministic action in the env's own units, or in [-1, 1] with scaled=False; typed as `obs`."""
         shape = self.spec.obs[OBS].shape
         x = torch.as_tensor(np.asarray(obs) if not isinstance(obs, Tensor) else obs)
         if tuple(x.shape[-len(shape) :]) != shape:

@@ -59,9 +59,8 @@ def _machine() -> None:
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
         bf16 = "bf16" if bf16_units(f"cuda:{index}") else "no bf16"
-        say(
-            f"cuda:{index}     {torch.cuda.get_device_name(index)}, {free / 1e9:.1f} of {total / 1e9:.1f} GB, {bf16}"
-        )
+        name = torch.cuda.get_device_name(index)
+        say(f"cuda:{index}     {name}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free, {bf16}")
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     say(f"compile    {'ready' if compiler else 'no C++ compiler: leave --algorithm.compile off'}")
 
@@ -76,9 +75,8 @@ def _libraries() -> None:
         import ctypes.util
 
         egl = ctypes.util.find_library("EGL")
-        say(
-            f"film       {'EGL found' if egl else 'MuJoCo needs EGL: apt-get install libegl1 libgl1-mesa-dri'}"
-        )
+        cure = "MuJoCo needs EGL: apt-get install libegl1 libgl1-mesa-dri"
+        say(f"film       {'EGL found' if egl else cure}")
 
 
 def _needs(recipe: str, env: str, copies: int | None, device: str, capacity: int | None) -> None:
@@ -91,9 +89,8 @@ def _needs(recipe: str, env: str, copies: int | None, device: str, capacity: int
     layout = Layout.of(spec)
     names = {name: field.shape for name, field in spec.obs.items()}
     say(f"\n{recipe} on {spec.id}: {spec.envs} envs, observations {names}, {spec.action}")
-    say(
-        f"replay     {rows:,} rows x {layout.row_bytes} B = {rows * layout.row_bytes / 1e9:.3f} GB on {device}"
-    )
+    total = rows * layout.row_bytes / 1e9
+    say(f"replay     {rows:,} rows x {layout.row_bytes} bytes = {total:.3f} GB on {device}")
     module = made.algorithm.algorithm(spec, device="cpu")
     weights = sum(p.numel() for p in module.critic.parameters()) + sum(
         p.numel() for p in module.policy.parameters()

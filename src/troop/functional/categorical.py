@@ -26,7 +26,7 @@ def project(probabilities: Tensor, moved: Tensor, atoms: Tensor) -> Tensor:
     assert probabilities.shape == moved.shape and moved.shape[-1] == atoms.shape[0]
     atoms_count = atoms.shape[0]
     place = (moved - atoms[0]).mul_((atoms_count - 1) / (atoms[-1] - atoms[0])).clamp_(0, atoms_count - 1)
-    lower = place.long()
+    lower = place.long().clamp_min_(0)  # NaN becomes the lowest integer: the row turns NaN, not the program
     upper_mass = place.sub_(lower).mul_(probabilities)
     # One column more than atoms: the top atom's upper neighbour, which only ever receives zeros.
     projected = probabilities.new_zeros(probabilities.shape[0], atoms_count + 1)

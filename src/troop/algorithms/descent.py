@@ -24,8 +24,8 @@ class Descent:
     lr_updates: int
     device: str
 
-    def on(self, peers: Peers, module: nn.Module, lr: float) -> Descender:
-        """The Descender of `module`, starting at learning rate `lr`."""
+    def on(self, peers: Peers, module: nn.Module, lr: float, every: int = 1) -> Descender:
+        """The Descender of `module`, starting at learning rate `lr`, stepped on every so many-th update."""
         fused = torch.device(self.device).type in ("cpu", "cuda")
         # On CUDA the rate is a tensor, so that changing it neither recompiles nor re-captures anything.
         rate = torch.tensor(lr, device=self.device) if "cuda" in self.device else lr
@@ -34,14 +34,16 @@ class Descent:
             [whole],
             lambda parameters: AdamW(parameters, lr=rate, weight_decay=self.weight_decay, fused=fused),
         )
-        return Descender(self, whole, optimizer, lr)
+        return Descender(self, whole, optimizer, lr, every)
 
 
 class Descender:
     """Steps one module down its loss along a cosine schedule."""
 
-    def __init__(self, how: Descent, whole: nn.Parameter, optimizer: Optimizer, lr: float) -> None:
-        self.how, self.whole, self.optimizer, self.lr = how, whole, optimizer, lr
+    def __init__(
+        self, how: Descent, whole: nn.Parameter, optimizer: Optimizer, lr: float, every: int = 1
+    ) -> None:
+        self.how, self.whole, self.optimizer, self.lr, self.every = how, whole, optimizer, lr, every
         self.skipped_in_row = torch.zeros((), device=how.device)
         self.steps = 0
 
@@ -68,7 +70,7 @@ class Descender:
         """Set the learning rate of this step."""
         if self.how.lr_end == 1.0:
             return
-        done = min(self.steps / self.how.lr_updates, 1.0)
+        done = min(self.steps * self.every / self.how.lr_updates, 1.0)
         lr = self.lr * (self.how.lr_end + (1 - self.how.lr_end) * 0.5 * (1 + math.cos(math.pi * done)))
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):

@@ -165,7 +165,7 @@ class FastTD3:
         self.atoms = torch.linspace(cfg.v_min, cfg.v_max, cfg.atoms, device=device) if cfg.atoms else None
         descent = Descent(cfg.weight_decay, cfg.max_grad_norm, cfg.lr_end, cfg.lr_updates, device)
         self.critic_descent = descent.on(peers, self.critic, cfg.critic_lr)
-        self.policy_descent = descent.on(peers, self.policy.actor, cfg.actor_lr)
+        self.policy_descent = descent.on(peers, self.policy.actor, cfg.actor_lr, cfg.policy_delay)
         self.target_critic = frozen(self.critic)
         self.target_actor = frozen(self.policy.actor) if cfg.target_policy else self.policy.actor
         self.autocast = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=cfg.amp)

@@ -27,7 +27,7 @@ def config(**changes):
 
 
 def learner(seed=0, privileged=0, spread=4.0, **changes):
-    """A FastTD3; its target critics are shaken by `spread` so that they disagree with each other and the online ones."""
+    """A FastTD3 whose target critics are shaken by `spread`, so that they disagree with the online ones."""
     torch.manual_seed(seed)
     made = config(**changes).algorithm(spec(privileged))
     with torch.no_grad():

@@ -49,7 +49,7 @@ def live(config, n, steps, resets=()):
 
 
 def expected(truth, n):
-    """(obs, action, next_obs) -> [(reward, discount)] of all n-step transitions, by walking along the episodes.
+    """(obs, action, next_obs) -> [(reward, discount)] of all n-step transitions, by walking along.
 
     A list, as a point at the wall can come back to the same place with another number of steps.
     """

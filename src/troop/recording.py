@@ -10,7 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from troop.core.engine import Counters, Result
-from troop.core.errors import SetupProblem
+from troop.core.errors import SetupProblem, TroopError
 from troop.logs.console import Console
 from troop.logs.jsonl import Metrics
 from troop.logs.progress import Progress
@@ -129,7 +129,7 @@ class Recording:
         self.console.show(self._progress(counters))
         try:
             curve.plot(self.directory.path, self.directory.path / "curve.png")
-        except (SetupProblem, OSError) as problem:
+        except (TroopError, OSError) as problem:
             self.note(f"no curve.png: {problem}")
 
     def failed(self, message: str) -> None:

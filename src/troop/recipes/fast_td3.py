@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from troop import envs
@@ -125,9 +126,46 @@ def fitting(wish: Wish) -> Experiment:
     return dataclasses.replace(made, recipe="fasttd3")
 
 
+# Fujimoto et al. 2018 as in the authors' code: 256-256, Adam 3e-4, tau 0.005, noise 0.1, one update per env step.
+TD3: dict[str, Any] = {
+    "atoms": 0,
+    "tau": 0.005,
+    "policy_noise": 0.2,
+    "noise_clip": 0.5,
+    "std_min": 0.1,
+    "std_max": 0.1,
+    "clip_actions": True,
+    "policy_q": "first",
+    "target_policy": True,
+    "delay_targets": True,
+    "normalize_observations": False,
+    "actor_hidden": (256, 256),
+    "critic_hidden": (256, 256),
+    "weight_decay": 0.0,
+}
+# Lillicrap et al. 2016 in today's dress: one critic, no smoothing, no delay.
+DDPG = TD3 | {"critics": 1, "clipped_double_q": False, "policy_noise": 0.0, "policy_delay": 1, "delay_targets": False}
+
+
+def one_update_per_step(name: str, settings: dict[str, Any], wish: Wish) -> Experiment:
+    """TD3 and DDPG: few envs, as many updates as env steps, a thousand rows before the first."""
+    env, _ = _env(wish, "Pendulum-v1", 8)
+    return Experiment(
+        env,
+        FastTD3Config(**settings),
+        Sync(Rhythm(256, env.envs), capacity=1_000_000, warmup=max(10, 1000 // env.envs)),
+        Inline(threads=1 if wish.device == "cpu" else 0),
+        until=Until(minutes=10),
+        device=wish.device,
+        recipe=name,
+    )
+
+
 FIRST = "CartpoleSwingup-v1"
 RECIPES = [
     Recipe("fasttd3", "FastTD3: the paper's numbers on a GPU, small nets on a CPU", FIRST, fitting),
     Recipe("fasttd3-cpu", "FastTD3 with small nets and batches, whatever the device", FIRST, small),
     Recipe("fasttd3-paper", "FastTD3 exactly as in the paper, whatever the device", FIRST, paper),
+    Recipe("td3", "TD3: scalar critics, target policy", "Pendulum-v1", partial(one_update_per_step, "td3", TD3)),
+    Recipe("ddpg", "DDPG: one critic, no delay", "Pendulum-v1", partial(one_update_per_step, "ddpg", DDPG)),
 ]

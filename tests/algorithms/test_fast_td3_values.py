@@ -1,0 +1,78 @@
+"""Worlds whose values are known: what is learned must be that number."""
+
+import pytest
+import torch
+
+from troop.algorithms.fast_td3 import FastTD3Config
+from troop.core.program import construct
+from troop.envs import Toy
+from troop.roles.trainer import Rhythm
+from troop.systems.setting import Evaluation, Setting
+from troop.systems.sync import Sync
+
+GAMMA = 0.8
+QUICK = {
+    "gamma": GAMMA,
+    "tau": 0.2,
+    "actor_hidden": (32,),
+    "critic_hidden": (64,),
+    "critic_lr": 5e-3,
+    "actor_lr": 2e-3,
+    "weight_decay": 0.0,
+    "v_min": -1.0,
+    "v_max": 7.0,
+    "atoms": 41,
+    "policy_noise": 0.1,
+}
+
+
+def trained(env, rounds=400, **changes):
+    torch.manual_seed(0)
+    cfg = FastTD3Config(**(QUICK | changes))
+    system = Sync(Rhythm(batch=64, updates=2), capacity=4_000, warmup=20, renewal=0)
+    program = system.program(cfg, env, Setting(1, "cpu", Evaluation(episodes=1)))
+    trainer = construct(program.nodes["trainer"].build, {}.__getitem__)
+    for _ in range(rounds):
+        trainer.step()
+    return trainer.algorithm
+
+
+def values(algorithm, obs):
+    """The lower critic's value of the policy's own action."""
+    with torch.no_grad():
+        x = algorithm.policy.normalizer(obs)
+        outputs = algorithm.critic(x, algorithm.policy(x))
+        scalar = outputs.squeeze(-1) if algorithm.atoms is None else outputs.softmax(-1) @ algorithm.atoms
+        return scalar.amin(0)
+
+
+@pytest.mark.parametrize("style", ["same_step", "next_step"])
+@pytest.mark.parametrize("atoms, n", [(41, 1), (0, 1), (41, 3)])
+def test_a_clock_that_only_times_out_is_worth_one_over_one_minus_gamma(style, atoms, n):
+    env = Toy("Clock", 4, limit=5, autoreset=style)
+    found = values(trained(env, atoms=atoms, n_step=n), torch.arange(5).unsqueeze(1) / 5)
+    assert found.tolist() == pytest.approx([1 / (1 - GAMMA)] * 5, abs=0.3)
+
+
+def test_without_bootstrap_at_limits_it_is_worth_what_is_left():
+    env = Toy("Clock", 4, limit=5)
+    found = values(trained(env, bootstrap_at_limits=False), torch.arange(5).unsqueeze(1) / 5)
+    left = [sum(GAMMA**i for i in range(5 - elapsed)) for elapsed in range(5)]
+    assert found.tolist() == pytest.approx(left, abs=0.3)
+
+
+@pytest.mark.parametrize("style", ["same_step", "next_step"])
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_countdown_is_worth_what_is_left(style, n):
+    env = Toy("Countdown", 4, limit=5, autoreset=style)
+    found = values(trained(env, n_step=n), torch.arange(1, 6).unsqueeze(1) / 5)
+    left = [sum(GAMMA**i for i in range(count)) for count in range(1, 6)]
+    assert found.tolist() == pytest.approx(left, abs=0.3)
+
+
+def test_a_chain_is_walked_to_its_end_and_worth_the_discounted_prize():
+    env = Toy("Chain", 8, limit=4)
+    made = trained(env, rounds=600, std_min=0.3, std_max=1.0, v_min=-0.5, v_max=1.5, tau=0.3)
+    places = torch.eye(4)[:3]
+    assert (made.policy(made.policy.normalizer(places)) > 0).all()  # the wrong sign would walk away from it
+    assert values(made, places).tolist() == pytest.approx([GAMMA**2, GAMMA, 1], abs=0.12)

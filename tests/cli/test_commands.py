@@ -1,0 +1,177 @@
+"""The commands as a user runs them: real processes, real files, real envs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from troop.api import load_policy
+from troop.cli.main import run
+
+TROOP = [sys.executable, "-m", "troop"]
+SMALL = ["--env", "Pendulum-v1", "--envs", "8", "--evaluation.episodes", "4", "--system.capacity", "20000"]
+
+
+def troop(*argv, cwd, code=0):
+    """A real process for what only a process shows."""
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*TROOP, *map(str, argv)], cwd=cwd, env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def here(*argv, code=0):
+    """The same command in this process: importing torch once is enough."""
+    assert run([str(word) for word in argv]) == code
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    troop("train", "fasttd3", *SMALL, "--env-steps", 800, "--run", "one", cwd=folder)
+    return folder
+
+
+def test_help_is_quick_to_have_because_nothing_heavy_is_imported(tmp_path):
+    code = "import sys; from troop.cli.main import run; run(['--help']); run(['train', '--help'])"
+    code += "; print([m for m in ('torch', 'tyro', 'rich', 'gymnasium', 'envpool', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip().endswith("[]")
+    assert "troop train" in done.stdout
+
+
+def test_help_of_a_recipe_shows_every_setting(tmp_path):
+    said = troop("train", "fasttd3", "--help", cwd=tmp_path)
+    for flag in ("--algorithm.gamma", "--system.rhythm.updates", "--evaluation.episodes", "--engine.threads", "--minutes"):
+        assert flag in said
+
+
+def test_a_run_leaves_what_was_promised(trained):
+    run = trained / "one"
+    summary = json.loads((run / "summary.json").read_text())
+    wanted = "status return_mean return_std episodes env_steps updates wall_s env_steps_per_s updates_per_s"
+    assert set(wanted.split()) | {"target_reached_s", "restarts"} <= set(summary)
+    assert summary["status"] == "done" and summary["env_steps"] >= 800 and summary["episodes"] == 4
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert all(list(line)[:3] == ["wall_s", "env_steps", "updates"] for line in lines)
+    assert any("loss/critic" in line for line in lines) and any("eval/return_mean" in line for line in lines)
+    config = json.loads((run / "config.json").read_text())
+    assert config["env"]["id"] == "Pendulum-v1" and config["algorithm"]["kind"] == "FastTD3Config"
+    assert (run / "curve.png").stat().st_size > 5_000
+    assert list((run / "checkpoints").glob("ckpt-*/manifest.json")) and list(run.glob("events.out.*"))
+
+
+def test_config_round_trips(trained):
+    from troop.experiment import Experiment
+
+    config = json.loads((trained / "one" / "config.json").read_text())
+    assert Experiment.from_dict(config).to_dict() == config
+
+
+def test_eval_repeats_itself_and_agrees_with_the_policy_from_python(trained, capsys):
+    said = []
+    for _ in range(2):
+        here("eval", trained / "one", "--episodes", 5, "--json")
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert json.loads(said[0])["episodes"] == 5
+    policy = load_policy(trained / "one")
+    obs = np.zeros((3, 3), np.float32)
+    action = policy(obs)
+    assert isinstance(action, np.ndarray) and action.shape == (3, 1) and np.abs(action).max() <= 2.0
+    assert isinstance(policy(torch.zeros(3)), torch.Tensor) and policy(torch.zeros(3)).shape == (1,)
+    assert np.allclose(policy(obs)[0], 2 * policy(obs, scaled=False)[0])
+
+
+def test_a_used_directory_is_refused_and_left_as_it_was(trained):
+    before = (trained / "one" / "config.json").read_bytes()
+    here("train", "fasttd3", *SMALL, "--env-steps", 100, "--run", trained / "one", code=2)
+    assert (trained / "one" / "config.json").read_bytes() == before
+
+
+def test_resume_with_other_envs_says_what_it_dropped(tmp_path, capsys):
+    here("train", "fasttd3", *SMALL, "--env-steps", 400, "--run", tmp_path / "r")
+    here("resume", tmp_path / "r", "--env-steps", 600, "--envs", 4)
+    assert "dropped" in capsys.readouterr().out
+    assert json.loads((tmp_path / "r" / "summary.json").read_text())["env_steps"] >= 600
+
+
+def test_stopping_and_resuming_changes_nothing(tmp_path):
+    from troop.runs.checkpoint import load_newest
+
+    here("train", "fasttd3", *SMALL, "--env-steps", 1000, "--run", tmp_path / "whole")
+    here("train", "fasttd3", *SMALL, "--env-steps", 500, "--run", tmp_path / "half")
+    troop("resume", "half", "--env-steps", 1000, cwd=tmp_path)
+    whole, half = (load_newest(tmp_path / name / "checkpoints") for name in ("whole", "half"))
+    assert whole.info["env_steps"] == half.info["env_steps"]
+    assert whole.info["counters"]["updates"] == half.info["counters"]["updates"]
+    assert_equal(whole.state, half.state, "state")
+
+
+def assert_equal(a, b, path):
+    if isinstance(a, dict):
+        assert set(a) == set(b), path
+        for key in a:
+            assert_equal(a[key], b[key], f"{path}.{key}")
+    elif isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype and torch.equal(a, b), path
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b), path
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_equal(x, y, f"{path}[{i}]")
+    else:
+        assert a == b, path
+
+
+def test_ctrl_c_saves_and_can_be_resumed(tmp_path):
+    argv = [*TROOP, "train", "fasttd3", *SMALL, "--minutes", "5", "--run", "r"]
+    child = subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    metrics = tmp_path / "r" / "metrics.jsonl"
+    while time.monotonic() < deadline and not (metrics.exists() and metrics.stat().st_size):
+        time.sleep(0.2)
+    child.send_signal(signal.SIGINT)
+    said, errors = child.communicate(timeout=60)
+    assert child.returncode == 3, errors
+    assert "troop resume r" in said and "Traceback" not in errors
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert summary["status"] == "stopped"
+    here("resume", tmp_path / "r", "--env-steps", summary["env_steps"] + 100)
+
+
+def test_your_own_env_by_id_and_by_class(tmp_path):
+    (tmp_path / "my_envs.py").write_text(
+        textwrap.dedent("""
+            import gymnasium as gym
+            import numpy as np
+
+            class Reach(gym.Env):
+                observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+                action_space = gym.spaces.Box(-3, 3, (1,), np.float32)
+                def reset(self, *, seed=None, options=None):
+                    super().reset(seed=seed)
+                    self.x = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+                    return self.x, {}
+                def step(self, action):
+                    return self.x, -float(np.abs(action[0] / 3 - self.x[0])), False, False, {}
+
+            gym.register("Reach-v0", Reach, max_episode_steps=20)
+        """)
+    )
+    troop("train", "fasttd3", "--env", "my_envs:Reach-v0", "--envs", 4, "--env-steps", 400, "--run", "a", cwd=tmp_path)
+    assert json.loads((tmp_path / "a" / "summary.json").read_text())["return_mean"] is not None
+
+
+def test_a_target_ends_the_run_and_is_timed(tmp_path):
+    argv = ["--target", -100000, "--evaluation.env-steps", 200, "--env-steps", 5000]
+    here("train", "fasttd3", *SMALL, *argv, "--run", tmp_path / "r")
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert summary["target_reached_s"] is not None and summary["env_steps"] < 1000

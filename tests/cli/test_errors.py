@@ -1,0 +1,66 @@
+"""Every mistake a user can make on the command line is one sentence and exit code 2."""
+
+import pytest
+
+from troop.cli.main import run
+
+MISTAKES = [
+    (["trian"], "'train'"),
+    (["train", "fasttdd3"], "'fasttd3'"),
+    (["train", "--minutes", "1"], "recipe"),
+    (["train", "fasttd3", "--env", "WalkrWalk-v1"], "'WalkerWalk-v1'"),
+    (["train", "fasttd3", "--env", "nowhere.at_all:Env-v0"], "nowhere"),
+    (["train", "fasttd3", "--env"], "--env needs a value"),
+    (["train", "fasttd3", "--gamma", "0.9"], "--algorithm.gamma"),
+    (["train", "fasttd3", "--algorithm.gama", "0.9"], "--algorithm.gamma"),
+    (["train", "fasttd3", "--algorithm.gamma", "1.5"], "--algorithm.gamma is 1.5"),
+    (["train", "fasttd3", "--algorithm.gamma", "high"], "--algorithm.gamma"),
+    (["train", "fasttd3", "--algorithm.gamma", "nan"], "--algorithm.gamma is nan"),
+    (["train", "fasttd3", "--algorithm.actor-hidden", "64", "0"], "--algorithm.actor-hidden is 0"),
+    (["train", "fasttd3", "--system.rhythm.batch", "0"], "--system.rhythm.batch is 0"),
+    (["train", "fasttd3", "--system.capacity", "100"], "--system.capacity is 100"),
+    (["train", "fasttd3", "--minutes", "-1"], "--minutes is -1"),
+    (["train", "fasttd3", "--env-steps", "0"], "--env-steps is 0"),
+    (["train", "fasttd3", "--seed", "-3"], "--seed is -3"),
+    (["train", "fasttd3", "--envs", "many"], "--envs is 'many'"),
+    (["train", "fasttd3", "--envs", "0"], "--envs is 0"),
+    (["train", "fasttd3", "--engine", "warp"], "--engine is 'warp'"),
+    (["train", "fasttd3", "--device", "cuda:77"], "--device is 'cuda:77'"),
+    (["train", "fasttd3", "--device", "toaster"], "--device is 'toaster'"),
+    (["train", "fasttd3", "--algorithm.v-min", "5", "--algorithm.v-max", "5"], "range of values"),
+    (["train", "fasttd3", "--env", "CartPole-v1", "--minutes", "1"], "discrete actions"),
+    (["resume", "no-such-run"], "not a run directory"),
+    (["eval", "no-such-run"], "not a run directory"),
+    (["eval", "no-such-run", "--episodes", "0"], "--episodes is 0"),
+    (["eval", "no-such-run", "--episode", "3"], "--episodes"),
+    (["play", "no-such-run", "--video", "film.txt"], ".mp4"),
+    (["envs", "no env is called this"], "No env matches"),
+    (["bench", "everything"], "everything"),
+]
+
+
+@pytest.mark.parametrize(("argv", "said"), MISTAKES, ids=[" ".join(argv) for argv, _ in MISTAKES])
+def test_a_mistake_is_one_sentence_that_names_it(argv, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(argv) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.startswith("troop: ") and len(captured.err.strip().splitlines()) == 1
+    assert "Traceback" not in captured.err and captured.out == ""
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind by a run that never started"
+
+
+def test_amp_is_refused_where_bf16_would_be_emulated(capsys):
+    from troop.experiment import bf16_units
+
+    if bf16_units("cpu"):
+        pytest.skip("this CPU has bf16 units")
+    assert run(["train", "fasttd3", "--algorithm.amp", "--minutes", "1"]) == 2
+    assert "bf16" in capsys.readouterr().err
+
+
+def test_a_replay_that_cannot_fit_is_refused_with_the_numbers(capsys, tmp_path):
+    argv = ["train", "fasttd3", "--env", "Pendulum-v1", "--minutes", "1", "--run", str(tmp_path / "run")]
+    assert run([*argv, "--system.capacity", "1000000000000"]) == 5
+    said = capsys.readouterr().err
+    assert "GB" in said and "1,000,000,000,000 rows" in said

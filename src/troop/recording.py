@@ -108,7 +108,10 @@ class Recording:
         self.evaluation = metrics
         self.history.append(metrics["eval/return_mean"])
         self._write(counters, metrics)
-        self._summary("running", counters).write(self.directory.path)
+        try:
+            self._summary("running", counters).write(self.directory.path)
+        except SetupProblem as problem:  # a full disk must not stop training
+            self.note(str(problem))
         self.console.show(self._progress(counters))
 
     def save(self, counters: Counters, state: dict[str, Any]) -> None:

@@ -11,36 +11,58 @@ from torch import Tensor, nn
 
 
 class ReLUChain(torch.autograd.Function):
-    """linear, relu, linear, ..., linear as one step of autograd, over weights and biases in turn.
+    """[linear, layer norm, relu] ..., linear as one step of autograd; the norms only if their weights are given.
 
     The same products as layer by layer, but with a node, a few views and a copy less per layer: for small
-    nets that is a third of an update's time on a CPU (docs/results/learner.md).
+    nets that is a good part of an update's time on a CPU (docs/results/bench.md).
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:  # noqa: ANN401 - autograd's context
-        """[B, i] -> [B, o]."""
-        hidden, last = [x], len(parameters) // 2 - 1
-        for layer in range(last):
-            x = torch.addmm(parameters[2 * layer + 1], x, parameters[2 * layer].t()).relu_()
-            hidden.append(x)
-        ctx.save_for_backward(*hidden, *parameters[::2])
+    def forward(ctx: Any, x: Tensor, layers: int, *parameters: Tensor) -> Tensor:  # noqa: ANN401
+        """[B, i] -> [B, o]; parameters are weight and bias, and of a norm weight and bias, per layer."""
+        each = (len(parameters) - 2) // max(layers - 1, 1)  # 2, or 4 with norms
+        kept: list[Tensor] = []
+        for layer in range(layers - 1):
+            weight, bias, *norm = parameters[each * layer : each * (layer + 1)]
+            kept.append(x)
+            x = torch.addmm(bias, x, weight.t())
+            if norm:
+                kept.append(x)
+                x, mean, rstd = torch.native_layer_norm(x, x.shape[1:], norm[0], norm[1], 1e-5)
+                kept += [mean, rstd]
+            x = x.relu_()
+        ctx.layers, ctx.each, ctx.kept = layers, each, len(kept) + 1
+        ctx.save_for_backward(*kept, x, *parameters)
         return torch.addmm(parameters[-1], x, parameters[-2].t())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradients of the input and of those parameters that want one."""
-        saved, wanted = ctx.saved_tensors, ctx.needs_input_grad
-        layers = len(saved) // 2
-        gradient, found = gradients[0], list[Tensor | None]([None] * (2 * layers + 1))
-        for layer in reversed(range(layers)):
-            before, weight = saved[layer], saved[layers + layer]
-            if wanted[2 * layer + 1]:
-                found[2 * layer + 1], found[2 * layer + 2] = gradient.t() @ before, gradient.sum(0)
+        saved, wanted, each = list(ctx.saved_tensors), ctx.needs_input_grad, ctx.each
+        kept, parameters = saved[: ctx.kept], saved[ctx.kept :]
+        found = list[Tensor | None]([None] * (2 + len(parameters)))
+        gradient, x = gradients[0], kept.pop()
+        for layer in reversed(range(ctx.layers)):
+            first = each * layer
+            if layer < ctx.layers - 1:
+                gradient = torch.ops.aten.threshold_backward(gradient, x, 0)
+                if each == 4:
+                    rstd, mean, before = kept.pop(), kept.pop(), kept.pop()
+                    mask = [True, wanted[4 + first], wanted[5 + first]]
+                    gradient, found[4 + first], found[5 + first] = torch.ops.aten.native_layer_norm_backward(
+                        gradient,
+                        before,
+                        before.shape[1:],
+                        mean,
+                        rstd,
+                        *parameters[first + 2 : first + 4],
+                        mask,
+                    )
+                x = kept.pop()
+            if wanted[2 + first]:
+                found[2 + first], found[3 + first] = gradient.t() @ x, gradient.sum(0)
             if layer or wanted[0]:
-                gradient = gradient @ weight
-            if layer:
-                gradient = torch.ops.aten.threshold_backward(gradient, before, 0)
+                gradient = gradient @ parameters[first]
         found[0] = gradient if wanted[0] else None
         return tuple(found)
 
@@ -68,14 +90,14 @@ class MLP(nn.Sequential):
             nn.init.normal_(head.weight, 0.0, head_std)
             nn.init.zeros_(head.bias)
         super().__init__(*layers, head)
-        self.layer_norm = layer_norm
+        self.linears = len(widths)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, inputs] -> [B, outputs]."""
-        if self.layer_norm or torch.is_autocast_enabled(x.device.type):
+        if torch.is_autocast_enabled(x.device.type):  # which would not reach inside the chain
             y: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
         else:
-            y = ReLUChain.apply(x, *self.parameters())  # type: ignore[no-untyped-call]
+            y = ReLUChain.apply(x, self.linears, *self.parameters())  # type: ignore[no-untyped-call]
         return y
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class ReLUChain(torch.autograd.Function):
-    """[linear, layer norm, relu] ..., linear as one step of autograd; the norms only if their weights are given.
+    """[linear, norm, relu] ..., linear as one step of autograd; norms only if their weights are given.
 
     The same products as layer by layer, but with a node, a few views and a copy less per layer: for small
     nets that is a good part of an update's time on a CPU (docs/results/bench.md).

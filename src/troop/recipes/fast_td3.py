@@ -131,7 +131,7 @@ def fitting(wish: Wish) -> Experiment:
     return dataclasses.replace(made, recipe="fasttd3")
 
 
-# Fujimoto et al. 2018 as in the authors' code: 256-256, Adam 3e-4, tau 0.005, noise 0.1, one update per env step.
+# Fujimoto et al. 2018, authors' code: 256-256, Adam 3e-4, tau 0.005, noise 0.1, one update per env step.
 TD3: dict[str, Any] = {
     "atoms": 0,
     "tau": 0.005,
@@ -158,7 +158,7 @@ DDPG = TD3 | {
 }
 
 
-def one_update_per_step(name: str, settings: dict[str, Any], wish: Wish) -> Experiment:
+def one_each(name: str, settings: dict[str, Any], wish: Wish) -> Experiment:
     """TD3 and DDPG: few envs, as many updates as env steps, a thousand rows before the first."""
     env, _ = _env(wish, "Pendulum-v1", 8)
     return Experiment(
@@ -177,8 +177,6 @@ RECIPES = [
     Recipe("fasttd3", "FastTD3: the paper's numbers on a GPU, small nets on a CPU", FIRST, fitting),
     Recipe("fasttd3-cpu", "FastTD3 with small nets and batches, whatever the device", FIRST, small),
     Recipe("fasttd3-paper", "FastTD3 exactly as in the paper, whatever the device", FIRST, paper),
-    Recipe(
-        "td3", "TD3: scalar critics, target policy", "Pendulum-v1", partial(one_update_per_step, "td3", TD3)
-    ),
-    Recipe("ddpg", "DDPG: one critic, no delay", "Pendulum-v1", partial(one_update_per_step, "ddpg", DDPG)),
+    Recipe("td3", "TD3: scalar critics, target policy", "Pendulum-v1", partial(one_each, "td3", TD3)),
+    Recipe("ddpg", "DDPG: one critic, no delay", "Pendulum-v1", partial(one_each, "ddpg", DDPG)),
 ]

@@ -17,7 +17,7 @@ QUICK = {
     "actor_hidden": (32,),
     "critic_hidden": (64,),
     "critic_lr": 5e-3,
-    "actor_lr": 2e-3,
+    "actor_lr": 1e-5,  # where actions change nothing the policy should not chase the critics' errors
     "weight_decay": 0.0,
     "v_min": -1.0,
     "v_max": 7.0,
@@ -26,7 +26,7 @@ QUICK = {
 }
 
 
-def trained(env, rounds=400, **changes):
+def trained(env, rounds=250, **changes):
     torch.manual_seed(0)
     cfg = FastTD3Config(**(QUICK | changes))
     system = Sync(Rhythm(batch=64, updates=2), capacity=4_000, warmup=20, renewal=0)
@@ -46,33 +46,31 @@ def values(algorithm, obs):
         return scalar.amin(0)
 
 
-@pytest.mark.parametrize("style", ["same_step", "next_step"])
-@pytest.mark.parametrize("atoms, n", [(41, 1), (0, 1), (41, 3)])
-def test_a_clock_that_only_times_out_is_worth_one_over_one_minus_gamma(style, atoms, n):
+@pytest.mark.parametrize("style, n", [("same_step", 1), ("next_step", 3)])
+def test_a_clock_that_only_times_out_is_worth_one_over_one_minus_gamma(style, n):
     env = Toy("Clock", 4, limit=5, autoreset=style)
-    found = values(trained(env, atoms=atoms, n_step=n), torch.arange(5).unsqueeze(1) / 5)
-    assert found.tolist() == pytest.approx([1 / (1 - GAMMA)] * 5, abs=0.3)
+    found = values(trained(env, n_step=n), torch.arange(5).unsqueeze(1) / 5)
+    assert found.tolist() == pytest.approx([1 / (1 - GAMMA)] * 5, abs=0.1)
 
 
 def test_without_bootstrap_at_limits_it_is_worth_what_is_left():
     env = Toy("Clock", 4, limit=5)
     found = values(trained(env, bootstrap_at_limits=False), torch.arange(5).unsqueeze(1) / 5)
     left = [sum(GAMMA**i for i in range(5 - elapsed)) for elapsed in range(5)]
-    assert found.tolist() == pytest.approx(left, abs=0.3)
+    assert found.tolist() == pytest.approx(left, abs=0.1)
 
 
-@pytest.mark.parametrize("style", ["same_step", "next_step"])
-@pytest.mark.parametrize("n", [1, 3])
-def test_a_countdown_is_worth_what_is_left(style, n):
+@pytest.mark.parametrize("style, n, atoms", [("same_step", 1, 0), ("next_step", 3, 41)])
+def test_a_countdown_is_worth_what_is_left(style, n, atoms):
     env = Toy("Countdown", 4, limit=5, autoreset=style)
-    found = values(trained(env, n_step=n), torch.arange(1, 6).unsqueeze(1) / 5)
+    found = values(trained(env, n_step=n, atoms=atoms), torch.arange(1, 6).unsqueeze(1) / 5)
     left = [sum(GAMMA**i for i in range(count)) for count in range(1, 6)]
-    assert found.tolist() == pytest.approx(left, abs=0.3)
+    assert found.tolist() == pytest.approx(left, abs=0.1)
 
 
 def test_a_chain_is_walked_to_its_end_and_worth_the_discounted_prize():
     env = Toy("Chain", 8, limit=4)
-    made = trained(env, rounds=600, std_min=0.3, std_max=1.0, v_min=-0.5, v_max=1.5, tau=0.3)
+    made = trained(env, rounds=400, std_min=0.3, std_max=1.0, v_min=-0.5, v_max=1.5, tau=0.3, actor_lr=2e-3)
     places = torch.eye(4)[:3]
     assert (made.policy(made.policy.normalizer(places)) > 0).all()  # the wrong sign would walk away from it
-    assert values(made, places).tolist() == pytest.approx([GAMMA**2, GAMMA, 1], abs=0.12)
+    assert values(made, places).tolist() == pytest.approx([GAMMA**2, GAMMA, 1], abs=0.05)

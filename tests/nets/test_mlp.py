@@ -1,46 +1,90 @@
+import math
+
 import pytest
 import torch
-from torch import nn
+from torch.nn import functional as F
 
 from troop.nets.critics import Critics
 from troop.nets.mlp import MLP, DeterministicActor
 
 
-def kinds(module):
-    return [type(layer).__name__ for layer in module]
+def plain(x, layers, layer_norm):
+    """One net, one layer at a time, with torch's own operations."""
+    *hidden, last = zip(layers[::2], layers[1::2], strict=True)
+    for weight, bias in hidden:
+        x = F.linear(x, weight, bias)
+        x = F.layer_norm(x, x.shape[-1:]) if layer_norm else x
+        x = x.relu()
+    return F.linear(x, *last)
 
 
-def test_layers_alternate_and_end_linear():
-    assert kinds(MLP(3, (5, 4), 2)) == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
-    assert kinds(MLP(3, (5,), 2, layer_norm=True)) == ["Linear", "LayerNorm", "ReLU", "Linear"]
-    assert [layer.weight.shape for layer in MLP(3, (5, 4), 2) if isinstance(layer, nn.Linear)] == [
-        (5, 3),
-        (4, 5),
-        (2, 4),
-    ]
+SIZES = {"tiny": ((3,), 4, 5), "deep": ((16, 8, 8), 7, 33), "wide": ((256, 128), 24, 600)}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("copies", [None, 1, 2, 3])
+def test_answers_and_gradients_are_those_of_plain_layers(size, layer_norm, copies):
+    hidden, inputs, rows = SIZES[size]
+    torch.manual_seed(0)
+    net = MLP(inputs, hidden, 6, layer_norm, copies).double()
+    front = () if copies is None else (copies,)
+    x = torch.randn(*front, rows, inputs, dtype=torch.float64, requires_grad=True)
+    pull = torch.randn(*front, rows, 6, dtype=torch.float64)
+    found = net(x)
+    (found * pull).sum().backward()
+    got = [x.grad, *(p.grad for p in net.parameters())]
+
+    other = x.detach().clone().requires_grad_()
+    layers = [p.detach().clone().requires_grad_() for p in net.layers]
+    if copies is None:
+        answer = plain(other, layers, layer_norm)
+    else:
+        answer = torch.stack([plain(other[c], [p[c] for p in layers], layer_norm) for c in range(copies)])
+    (answer * pull).sum().backward()
+    assert torch.allclose(found, answer, atol=1e-10)
+    for ours, by_hand in zip(got, [other.grad, *(p.grad for p in layers)], strict=True):
+        assert torch.allclose(ours, by_hand, atol=1e-9)
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_a_frozen_net_passes_gradients_through_and_keeps_none(layer_norm):
+    net = Critics(5, (8, 8), 3, count=2, layer_norm=layer_norm).requires_grad_(False)
+    action = torch.randn(4, 2, requires_grad=True)
+    net(torch.randn(4, 3), action).sum().backward()
+    assert action.grad.abs().sum() > 0
+    assert all(p.grad is None for p in net.parameters())
+
+
+def test_layers_start_as_torch_starts_them():
+    torch.manual_seed(0)
+    for parameter in MLP(100, (400,), 50).layers[:2]:
+        assert parameter.abs().max() <= 1 / math.sqrt(100)
+        assert parameter.std().item() == pytest.approx(1 / math.sqrt(300), rel=0.1)
 
 
 def test_the_actors_last_layer_starts_small_and_unbiased():
     torch.manual_seed(0)
-    head = DeterministicActor(4, (256,), 64, head_std=0.01).net[-1]
-    assert head.weight.std().item() == pytest.approx(0.01, rel=0.05)
-    assert not head.bias.any()
+    weight, bias = list(DeterministicActor(4, (256,), 64, head_std=0.01).parameters())[-2:]
+    assert weight.std().item() == pytest.approx(0.01, rel=0.05)
+    assert not bias.any()
 
 
 def test_actions_are_bounded_by_tanh():
-    actor = DeterministicActor(3, (8,), 2, head_std=100.0)
-    action = actor(torch.randn(64, 3) * 10)
+    action = DeterministicActor(3, (8,), 2, head_std=100.0)(torch.randn(64, 3) * 10)
     assert action.abs().max() <= 1 and action.abs().max() > 0.99
 
 
-def test_critics_are_independent_nets_over_observation_and_action():
+def test_critics_are_independent_and_see_observation_and_action():
     torch.manual_seed(0)
-    critics = Critics(5, (8,), 7, count=3)
-    obs, action = torch.randn(4, 3), torch.randn(4, 2)
+    critics, obs, action = Critics(5, (8,), 7, count=3), torch.randn(4, 3), torch.randn(4, 2)
     found = critics(obs, action)
-    assert found.shape == (3, 4, 7)
-    for net, answer in zip(critics.nets, found, strict=True):
-        assert torch.equal(net(torch.cat((obs, action), -1)), answer)
-    assert not torch.equal(found[0], found[1])
-    own = {id(p) for p in critics.nets[0].parameters()} & {id(p) for p in critics.nets[1].parameters()}
-    assert not own
+    assert found.shape == (3, 4, 7) and not torch.equal(found[0], found[1])
+    assert not torch.equal(found, critics(obs, action + 1)) and not torch.equal(
+        found, critics(obs + 1, action)
+    )
+    for count in range(3):  # the gradient of one critic touches that critic's weights only
+        critics.zero_grad()
+        critics(obs, action)[count].sum().backward()
+        for parameter in critics.parameters():
+            assert [bool(parameter.grad[c].any()) for c in range(3)] == [c == count for c in range(3)]

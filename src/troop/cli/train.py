@@ -106,13 +106,13 @@ def _chosen(made: Any, argv: list[str], prog: str) -> Any:  # noqa: ANN401 - a c
     known = [f"--{name}" for name, _ in flags(kind())]
     for word in argv:
         given = word.split("=")[0]
-        if word.startswith("--") and word != "--help" and _base(given) not in {_base(k) for k in known}:
+        if word.startswith("--") and word != "--help" and _spelled(given) not in {_spelled(k) for k in known}:
             raise unknown(word, [*known, "--env", "--envs", "--engine", "--device"], prog)
     about = f"{kind.__doc__} Also: --env ID, --envs N, --device cpu|cuda:0, --engine inline."
     return configured(kind, kind(), argv, prog, about)
 
 
-def _base(flag: str) -> str:
+def _spelled(flag: str) -> str:
     """A flag without its negation, in one spelling."""
     head, _, last = flag.lstrip("-").replace("_", "-").rpartition(".")
     return f"{head}.{last.removeprefix('no-')}"

@@ -26,6 +26,8 @@ from troop.nets.critics import Critics
 from troop.nets.mlp import DeterministicActor
 from troop.nets.normalizer import Normalizer
 
+STEADY = 1000  # updates after which the normalizer looks at every tenth batch only
+
 
 @dataclass(frozen=True)
 class FastTD3Config:
@@ -195,7 +197,9 @@ class FastTD3:
         """One gradient step of all critics towards the target of one batch."""
         obs, next_obs = observed(batch.obs), observed(batch.next_obs)
         if self.cfg.normalize_observations:
-            self.policy.normalizer.update(obs)
+            # Later on a batch hardly moves the statistics, and taking it in costs as much as a small layer.
+            if self.updates < STEADY or self.updates % 10 == 0:
+                self.policy.normalizer.update(obs)
             obs, next_obs = self.policy.normalizer(obs), self.policy.normalizer(next_obs)
         with self.autocast:
             target = self.target(batch, next_obs)
@@ -242,11 +246,13 @@ class FastTD3:
         if self.cfg.normalize_observations:
             obs = self.policy.normalizer(obs)
         # Frozen weights: the critics are only a way through, their own gradients would be thrown away.
-        self.critic.requires_grad_(False)
+        for parameter in self.critic.nets.parts:
+            parameter.requires_grad = False
         with self.autocast:
             loss = self.policy_loss(obs)
         skipped = self.policy_descent.step(loss)
-        self.critic.requires_grad_(True)
+        for parameter in self.critic.nets.parts:
+            parameter.requires_grad = True
         return Outcome({"loss/policy": loss.detach(), "count/skipped_policy_updates": skipped})
 
     def _policy_loss(self, obs: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 def mean(probabilities: Tensor, atoms: Tensor) -> Tensor:
@@ -36,6 +37,7 @@ def project(probabilities: Tensor, moved: Tensor, atoms: Tensor) -> Tensor:
 
 
 def cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
-    """-sum_k target_k log softmax(logits)_k; [..., K] -> [...], in float32 whatever the autocast."""
-    # A log-probability of -inf times a target of 0 is NaN: it is bounded instead.
-    return -(target * torch.log_softmax(logits.float(), -1).clamp_min(-30.0)).sum(-1)
+    """-sum_k target_k log softmax(logits)_k; [C or 1, B, K], [C, B, K] -> [C, B], in float32 always."""
+    flat = target.expand_as(logits).reshape(-1, logits.shape[-1])
+    loss = functional.cross_entropy(logits.float().reshape(flat.shape), flat, reduction="none")
+    return loss.view(logits.shape[:-1])

@@ -13,17 +13,19 @@ from troop.nets.mlp import MLP
 class Critics(nn.Module):
     """`count` independent nets over (obs, action); answers [count, B, outputs].
 
-    Separate nets rather than one batched product: on CPU they are faster from batch 512 up
-    (docs/results/learner.md), and two streams of large products keep a GPU busy as well.
+    Their weights lie side by side. Whether a layer is one batched product or one per net is decided by its
+    size (nets/chain.py): small layers want the former on a CPU, large ones the latter, GPUs the former.
     """
 
     def __init__(
         self, inputs: int, hidden: Sequence[int], outputs: int, count: int = 2, layer_norm: bool = False
     ) -> None:
         super().__init__()
-        self.nets = nn.ModuleList(MLP(inputs, hidden, outputs, None, layer_norm) for _ in range(count))
+        self.count = count
+        self.nets = MLP(inputs, hidden, outputs, layer_norm, copies=count)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """[B, o], [B, a] -> [count, B, outputs]."""
         x = torch.cat((obs, action), -1)
-        return torch.stack([net(x) for net in self.nets])
+        values: Tensor = self.nets(x.expand(self.count, *x.shape))
+        return values

@@ -109,7 +109,8 @@ class Streams:
         flat = place.view(-1)
         values = piece.obs | {ACTION: piece.action}
         packed = [values[name].reshape(time * count, -1) for name in self.layout.packed]
-        self.rows.index_copy_(0, flat, packed[0] if len(packed) == 1 else torch.cat(packed, -1))
+        if packed:  # an env of images and choices has none
+            self.rows.index_copy_(0, flat, packed[0] if len(packed) == 1 else torch.cat(packed, -1))
         for name, store in self.loose.items():
             store.index_copy_(0, flat, values[name].reshape(time * count, *store.shape[1:]))
         self.reward.index_copy_(0, flat, piece.reward.reshape(-1))

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SMALL = 512 * 256  # elements of a layer up to which one batched product beats one per net (docs/results/bench.md)
+SMALL = (
+    512 * 256
+)  # elements of a layer up to which one batched product beats one per net (docs/results/bench.md)
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -101,7 +101,7 @@ class Replay:
     ) -> tuple[Tensor, Tensor, Tensor] | None:
         """A start for each row that is a transition: (place in the arrays, position in its ring, its begin).
 
-        None if no stream has any (every env faults at every step); seen on CPU only, as a GPU would wait.
+        None if none was found (nearly all rows are closing ones); seen on CPU only, as a GPU would wait.
         """
         length, device = self.size.length, self.streams.device
         if oldest.min() == oldest.max() and free.min() == free.max():

@@ -55,7 +55,7 @@ class Descender:
         assert self.whole.grad is not None
         self.whole.grad.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
-        measure = loss.detach()
+        measure = loss.detach() + self.whole.grad.sum()  # finite only if the loss and every gradient are
         if self.how.max_grad_norm:
             measure = nn.utils.clip_grad_norm_([self.whole], self.how.max_grad_norm)
         skip = (~torch.isfinite(measure)).float()

@@ -13,7 +13,7 @@ SMALL = (
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x W' + b; with a leading axis of nets, each net's rows by its own weights."""
+    """W x + b; with a leading axis of nets, each net's rows by its own weights."""
     if weight.dim() == 2:
         return torch.addmm(bias, x, weight.t())
     if x.shape[1] * weight.shape[1] <= SMALL or x.device.type != "cpu":
@@ -36,6 +36,12 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return y
 
 
+def scaled(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """LayerNorm with weights, of one net or of each of several: (answer, normalized, mean, 1 / std)."""
+    normalized, mean, rstd = torch.native_layer_norm(x, x.shape[-1:], None, None, 1e-5)
+    return torch.addcmul(bias.unsqueeze(-2), normalized, weight.unsqueeze(-2)), normalized, mean, rstd
+
+
 class Chain(torch.autograd.Function):
     """The same products as layer by layer, with a node, some views and some copies less per layer.
 
@@ -44,50 +50,60 @@ class Chain(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, norm: bool, *parameters: Tensor) -> Tensor:  # noqa: ANN401
-        """[..., B, i] -> [..., B, o] through weight and bias of each layer in turn."""
-        layers = len(parameters) // 2
+        """[..., B, i] -> [..., B, o]; weight and bias of each layer in turn, each followed by those of its norm."""
+        each = 4 if norm else 2
         kept: list[Tensor] = []
-        for layer in range(layers - 1):
+        for first in range(0, len(parameters) - 2, each):
+            weight, bias, *scales = parameters[first : first + each]
             kept.append(x)
-            x = affine(x, parameters[2 * layer], parameters[2 * layer + 1])
+            x = affine(x, weight, bias)
             if norm:
                 kept.append(x)
-                x, mean, rstd = torch.native_layer_norm(x, x.shape[-1:], None, None, 1e-5)
-                kept += [mean, rstd]
+                x, *rest = scaled(x, *scales)
+                kept += rest
             x = x.relu_()
-        ctx.layers, ctx.norm = layers, norm
-        ctx.save_for_backward(*kept, x, *parameters[::2])
+        ctx.each, ctx.last = each, len(parameters) - 2
+        ctx.save_for_backward(*parameters, *kept, x)
         return affine(x, parameters[-2], parameters[-1])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradients of the input and of those parameters that want one."""
-        kept, wanted, layers = list(ctx.saved_tensors), ctx.needs_input_grad, ctx.layers
-        weights = [kept.pop() for _ in range(layers)]  # last layer first
-        found = list[Tensor | None]([None] * (2 + 2 * layers))
+        saved, wanted, each, last = list(ctx.saved_tensors), ctx.needs_input_grad, ctx.each, ctx.last
+        parameters, kept = saved[: last + 2], saved[last + 2 :]
+        found = list[Tensor | None]([None] * (4 + last))
         gradient, x = gradients[0], kept.pop()
-        for layer in reversed(range(layers)):
-            if layer < layers - 1:
+        for first in range(last, -1, -each):
+            if first < last:
                 gradient = torch.ops.aten.threshold_backward.default(gradient, x, 0)
-                if ctx.norm:
-                    rstd, mean, before = kept.pop(), kept.pop(), kept.pop()
+                if each == 4:
+                    rstd, mean, normalized, before = kept.pop(), kept.pop(), kept.pop(), kept.pop()
+                    if wanted[4 + first]:
+                        found[4 + first], found[5 + first] = (gradient * normalized).sum(-2), gradient.sum(-2)
                     gradient = torch.ops.aten.native_layer_norm_backward.default(
-                        gradient, before, before.shape[-1:], mean, rstd, None, None, [True, False, False]
+                        gradient * parameters[first + 2].unsqueeze(-2),
+                        before,
+                        before.shape[-1:],
+                        mean,
+                        rstd,
+                        None,
+                        None,
+                        [True, False, False],
                     )[0]
                 x = kept.pop()
-            if wanted[2 + 2 * layer]:
-                found[2 + 2 * layer], found[3 + 2 * layer] = product(gradient.mT, x), gradient.sum(-2)
-            if layer or wanted[0]:
-                gradient = product(gradient, weights[layers - 1 - layer])
+            if wanted[2 + first]:
+                found[2 + first], found[3 + first] = product(gradient.mT, x), gradient.sum(-2)
+            if first or wanted[0]:
+                gradient = product(gradient, parameters[first])
         found[0] = gradient if wanted[0] else None
         return tuple(found)
 
 
 def layered(x: Tensor, norm: bool, *parameters: Tensor) -> Tensor:
-    """What Chain computes, in plain operations: for autocast and torch.compile, which cannot look inside it."""
-    last = len(parameters) // 2 - 1
-    for layer in range(last + 1):
-        x = x @ parameters[2 * layer].mT + parameters[2 * layer + 1].unsqueeze(-2)
-        if layer < last:
-            x = torch.relu(torch.layer_norm(x, x.shape[-1:]) if norm else x)
+    """What Chain computes, in plain operations that autocast and torch.compile can look into."""
+    each, last = (4 if norm else 2), len(parameters) - 2
+    for first in range(0, last + 1, each):
+        x = x @ parameters[first].mT + parameters[first + 1].unsqueeze(-2)
+        if first < last:
+            x = torch.relu(scaled(x, *parameters[first + 2 : first + 4])[0] if norm else x)
     return x

@@ -13,7 +13,7 @@ from troop.nets.chain import Chain, layered
 
 
 class MLP(nn.Module):
-    """linear, LayerNorm without weights if asked for, ReLU, in turn, ending linear; PyTorch's default init.
+    """Linear, LayerNorm if asked for, ReLU, in turn, ending linear; PyTorch's default init.
 
     With `copies`, that many independent nets side by side: [copies, B, i] -> [copies, B, o].
     """
@@ -28,10 +28,13 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         self.inputs, self.layer_norm = inputs, layer_norm
-        self.layers = nn.ParameterList()  # weight and bias in turn
+        self.layers = nn.ParameterList()  # weight and bias in turn, each followed by those of its norm
         front = () if copies is None else (copies,)
         for before, after in pairwise([inputs, *hidden, outputs]):
             bound = 1 / math.sqrt(before)
+            if len(self.layers) and layer_norm:
+                self.layers.append(nn.Parameter(torch.ones(*front, before)))
+                self.layers.append(nn.Parameter(torch.zeros(*front, before)))
             self.layers.append(nn.Parameter(torch.empty(*front, after, before).uniform_(-bound, bound)))
             self.layers.append(nn.Parameter(torch.empty(*front, after).uniform_(-bound, bound)))
 

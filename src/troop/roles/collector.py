@@ -76,7 +76,9 @@ class Collector:
         if ended.any():
             metrics |= {"train/return": self.returns[ended].mean(), "count/episodes": int(ended.sum())}
             self.returns[ended] = 0.0
-            self.explore = torch.where(ended, self._draw(self.envs), self.explore)
+        if step.faults or ended.any():
+            begun = ended | ~step.valid if step.faults else ended
+            self.explore = torch.where(begun, self._draw(self.envs), self.explore)
         if self.world.renewal and len(self.actions) >= self.world.renewal:
             pieces += self.recorder.flush(step.obs)
             self._renew()
@@ -88,6 +90,7 @@ class Collector:
         self.env, self.now = self._world_made()
         self.actions.clear()
         self.returns.zero_()
+        self.explore = self._draw(self.envs)
 
     def close(self) -> None:
         """Let the env go."""

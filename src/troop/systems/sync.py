@@ -11,7 +11,7 @@ from torch import nn
 from troop.core.algorithm import AlgorithmConfig
 from troop.core.batch import NStep, Transition
 from troop.core.config import ranged
-from troop.core.env import EnvConfig
+from troop.core.env import Continuous, EnvConfig, EnvSpec
 from troop.core.errors import BadInput
 from troop.core.program import Program, Schedule, build, derived
 from troop.replay.steps import Steps
@@ -43,7 +43,7 @@ class Sync:
         trainer = program.add(
             "trainer",
             Trainer,
-            World(partial(env.make, device=setting.device), derived(seed, "train"), self.renewal),
+            World(partial(env.make, device=setting.device), derived(seed, "train"), self.playable(env.spec)),
             build(algorithm.algorithm, spec, device=setting.device),
             build(Steps, env.envs),
             build(
@@ -70,6 +70,11 @@ class Sync:
         )
         program.schedule("evaluator", Schedule(evaluation.env_steps, evaluation.seconds))
         return program
+
+    def playable(self, spec: EnvSpec) -> int:
+        """Vector steps whose actions are kept for a resume: at most `renewal`, and at most 256 MB of them."""
+        size = spec.action.size if isinstance(spec.action, Continuous) else 1
+        return min(self.renewal, max(2**26 // (spec.envs * size), 1))
 
     def size(self, envs: int, n: int) -> Size:
         """Rows per env, and how many must be there before the first update."""

@@ -22,7 +22,9 @@ SMALL = ["--env", "Pendulum-v1", "--envs", "8", "--evaluation.episodes", "4", "-
 def troop(*argv, cwd, code=0):
     """A real process for what only a process shows."""
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*TROOP, *map(str, argv)], cwd=cwd, env=env, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [*TROOP, *map(str, argv)], cwd=cwd, env=env, capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
     return done.stdout
@@ -42,7 +44,9 @@ def trained(tmp_path_factory):
 
 def test_help_is_quick_to_have_because_nothing_heavy_is_imported(tmp_path):
     code = "import sys; from troop.cli.main import run; run(['--help']); run(['train', '--help'])"
-    code += "; print([m for m in ('torch', 'tyro', 'rich', 'gymnasium', 'envpool', 'numpy') if m in sys.modules])"
+    code += (
+        "; print([m for m in ('torch', 'tyro', 'rich', 'gymnasium', 'envpool', 'numpy') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip().endswith("[]")
     assert "troop train" in done.stdout
@@ -50,7 +54,13 @@ def test_help_is_quick_to_have_because_nothing_heavy_is_imported(tmp_path):
 
 def test_help_of_a_recipe_shows_every_setting(tmp_path):
     said = troop("train", "fasttd3", "--help", cwd=tmp_path)
-    for flag in ("--algorithm.gamma", "--system.rhythm.updates", "--evaluation.episodes", "--engine.threads", "--minutes"):
+    for flag in (
+        "--algorithm.gamma",
+        "--system.rhythm.updates",
+        "--evaluation.episodes",
+        "--engine.threads",
+        "--minutes",
+    ):
         assert flag in said
 
 
@@ -166,7 +176,19 @@ def test_your_own_env_by_id_and_by_class(tmp_path):
             gym.register("Reach-v0", Reach, max_episode_steps=20)
         """)
     )
-    troop("train", "fasttd3", "--env", "my_envs:Reach-v0", "--envs", 4, "--env-steps", 400, "--run", "a", cwd=tmp_path)
+    troop(
+        "train",
+        "fasttd3",
+        "--env",
+        "my_envs:Reach-v0",
+        "--envs",
+        4,
+        "--env-steps",
+        400,
+        "--run",
+        "a",
+        cwd=tmp_path,
+    )
     assert json.loads((tmp_path / "a" / "summary.json").read_text())["return_mean"] is not None
 
 

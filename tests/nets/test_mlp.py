@@ -10,12 +10,13 @@ from troop.nets.mlp import MLP, DeterministicActor
 
 def plain(x, layers, layer_norm):
     """One net, one layer at a time, with torch's own operations."""
-    *hidden, last = zip(layers[::2], layers[1::2], strict=True)
-    for weight, bias in hidden:
-        x = F.linear(x, weight, bias)
-        x = F.layer_norm(x, x.shape[-1:]) if layer_norm else x
+    *hidden, weight, bias = layers
+    each = 4 if layer_norm else 2
+    for first in range(0, len(hidden), each):
+        x = F.linear(x, *hidden[first : first + 2])
+        x = F.layer_norm(x, x.shape[-1:], *hidden[first + 2 : first + 4]) if layer_norm else x
         x = x.relu()
-    return F.linear(x, *last)
+    return F.linear(x, weight, bias)
 
 
 SIZES = {"tiny": ((3,), 4, 5), "deep": ((16, 8, 8), 7, 33), "wide": ((256, 128), 24, 600)}
@@ -28,6 +29,8 @@ def test_answers_and_gradients_are_those_of_plain_layers(size, layer_norm, copie
     hidden, inputs, rows = SIZES[size]
     torch.manual_seed(0)
     net = MLP(inputs, hidden, 6, layer_norm, copies).double()
+    for parameter in net.parameters():
+        torch.nn.init.normal_(parameter, 0.5)  # also the norms' weights, which start as ones and zeros
     front = () if copies is None else (copies,)
     x = torch.randn(*front, rows, inputs, dtype=torch.float64, requires_grad=True)
     pull = torch.randn(*front, rows, 6, dtype=torch.float64)

@@ -50,7 +50,7 @@ class Chain(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, norm: bool, *parameters: Tensor) -> Tensor:  # noqa: ANN401
-        """[..., B, i] -> [..., B, o]; weight and bias of each layer in turn, each followed by those of its norm."""
+        """[..., B, i] -> [..., B, o]; parameters as in MLP.layers."""
         each = 4 if norm else 2
         kept: list[Tensor] = []
         for first in range(0, len(parameters) - 2, each):

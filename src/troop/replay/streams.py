@@ -19,7 +19,7 @@ from troop.core.batch import Rows
 from troop.core.env import Continuous, EnvSpec, Obs
 from troop.core.errors import SetupProblem
 
-TERMINATED, TRUNCATED, CLOSING = 1, 2, 4
+TERMINATED, TRUNCATED, CLOSING, NEAR = 1, 2, 4, 8  # NEAR: an end, or the ring's, is within reach
 ACTION = "action"
 
 
@@ -73,10 +73,15 @@ def refuse_if_too_large(needed: int, device: str, what: str) -> None:
 
 
 class Streams:
-    """`streams` rings of `length` rows; knows where rows are, not how they are drawn."""
+    """`streams` rings of `length` rows; knows where rows are, not how they are drawn.
 
-    def __init__(self, spec: EnvSpec, streams: int, length: int, device: str = "cpu") -> None:
+    A row whose window of `reach` rows is cut by an end or by the ring's own is marked NEAR when that is
+    known, so that whoever draws it need look no further if it is not. GPUs look anyway: marking would wait.
+    """
+
+    def __init__(self, spec: EnvSpec, streams: int, length: int, device: str = "cpu", reach: int = 0) -> None:
         self.layout, self.streams, self.length = Layout.of(spec), streams, length
+        self.reach = reach if torch.device(device).type == "cpu" else 0
         self.device = torch.device(device)
         total = streams * length
         refuse_if_too_large(total * self.layout.row_bytes, device, f"A replay of {total:,} rows of {spec.id}")
@@ -116,16 +121,29 @@ class Streams:
         self.reward.index_copy_(0, flat, piece.reward.reshape(-1))
         flags = piece.terminated.to(torch.uint8)  # TERMINATED is bit 1, TRUNCATED 2, CLOSING 4
         flags = flags + piece.truncated.to(torch.uint8) * TRUNCATED + piece.closing.to(torch.uint8) * CLOSING
-        self.flags.index_copy_(0, flat, flags.reshape(-1))
+        if self.reach:
+            ends = flags != 0
+            flags = flags + torch.from_numpy(position >= self.length - self.reach) * NEAR
+        self.flags.index_copy_(0, flat, flags.to(torch.uint8).reshape(-1))
+        if self.reach and ends.any():
+            which = ends.nonzero().numpy()
+            self._mark(streams[which[:, 1]], position[which[:, 0], which[:, 1]])
         return place
+
+    def _mark(self, streams: np.ndarray[Any, Any], position: np.ndarray[Any, Any]) -> None:
+        """The rows before these ends have windows that they cut."""
+        for back in range(1, self.reach):
+            place = torch.from_numpy(streams * self.length + (position - back) % self.length)
+            self.flags[place] |= NEAR
 
     def cut(self) -> None:
         """Forced reset of every stream: the newest row keeps its observation but is a transition no more."""
         written = np.flatnonzero(self.heads > 0)
         last = written * self.length + (self.heads[written] - 1) % self.length
         place = torch.from_numpy(last).to(self.device)
-        self.flags[place] = CLOSING
+        self.flags[place] = CLOSING | (NEAR if self.reach else 0)
         self.reward[place] = 0.0
+        self._mark(written, (self.heads[written] - 1) % self.length)
 
     def fields(self, place: Tensor) -> dict[str, Tensor]:
         """Every named field of the rows at `place` [B]; one gather for all packed ones."""
@@ -151,6 +169,8 @@ class Streams:
             for stream in range(common):  # rings of another length: lay the newest rows out anew
                 newest = np.arange(heads[stream] - min(held[stream], self.length), heads[stream]) % length
                 mine[stream, : len(newest)] = state[name][stream, torch.from_numpy(newest)].to(self.device)
+        if length != self.length and self.reach:
+            self.flags |= NEAR  # rows lie elsewhere now: look at every window until they are overwritten
         kept = heads[:common] if length == self.length else np.minimum(held[:common], self.length)
         self.heads[:common] = kept
         return int(held.sum() - np.minimum(kept, self.length).sum())

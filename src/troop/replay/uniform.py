@@ -29,7 +29,7 @@ class Replay:
 
     def __init__(self, spec: EnvSpec, experience: NStep, size: Size, seed: int, device: str = "cpu") -> None:
         self.experience, self.size = experience, size
-        self.streams = Streams(spec, spec.envs, size.length, device)
+        self.streams = Streams(spec, spec.envs, size.length, device, experience.n)
         self.generator = torch.Generator(device).manual_seed(seed)
         self.scale = RewardScale(experience, spec.envs, device) if experience.scale_rewards_to else None
         self._ahead = torch.arange(experience.n, device=device)
@@ -67,22 +67,44 @@ class Replay:
         drawn = self._draw(stream, base, oldest, free)
         if drawn is None:
             return None
-        place, position, base = drawn
-        if n == 1:
-            reward, flags = self.streams.reward[place].unsqueeze(1), self.streams.flags[place].unsqueeze(1)
-        else:
-            window = (position.unsqueeze(1) + self._ahead).remainder_(length).add_(base.unsqueeze(1))
-            reward, flags = self.streams.reward[window], self.streams.flags[window]
-        total, discount, steps = windows.cut(
-            reward, flags, self.experience.gamma, self.experience.bootstrap_at_limits
-        )
-        successor = position.add_(steps).remainder_(length).add_(base)
+        total, discount, successor = self._windows(*drawn)
+        place = drawn[0]
         found = self.streams.fields(torch.cat((place, successor)))
         before = {name: x[:rows] for name, x in found.items()}
         after = {name: x[rows:] for name, x in found.items()}
         if self.scale is not None:
             total = total / self.scale.value
         return Transition(named(before), before[ACTION], total, discount, named(after))
+
+    def _windows(self, place: Tensor, position: Tensor, base: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Reward, discount and successor of the windows that start at `place`."""
+        if not self.streams.reach:
+            return self._windows_seen(position, base)
+        # Nearly all windows are whole: only those that start NEAR an end are looked at row by row.
+        rows, n, gamma = len(place), self.experience.n, self.experience.gamma
+        last = self.streams.reward.shape[0] - 1
+        window = (place.unsqueeze(1) + self._ahead).clamp_max_(last)
+        reward = self.streams.reward.index_select(0, window.view(-1)).view(rows, n)
+        total = (reward * windows.powers(gamma, n, reward)[:n]).sum(1)
+        discount, successor = torch.full((rows,), gamma**n), place + n
+        near = self.streams.flags.index_select(0, place).nonzero().squeeze(1)
+        if len(near):
+            seen = self._windows_seen(position[near], base[near])
+            for whole, part in zip((total, discount, successor), seen, strict=True):
+                whole.index_copy_(0, near, part)
+        return total, discount, successor
+
+    def _windows_seen(self, position: Tensor, base: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same, with a look at the flags of every row."""
+        length = self.size.length
+        window = (position.unsqueeze(1) + self._ahead).remainder_(length).add_(base.unsqueeze(1))
+        total, discount, steps = windows.cut(
+            self.streams.reward[window],
+            self.streams.flags[window],
+            self.experience.gamma,
+            self.experience.bootstrap_at_limits,
+        )
+        return total, discount, (position + steps).remainder_(length).add_(base)
 
     def _streams_of(self, rows: int) -> tuple[Tensor, Tensor]:
         """Which stream each row comes from, and where it begins; the remainder falls on random ones."""
@@ -112,13 +134,18 @@ class Replay:
             span = torch.from_numpy(free).to(device)[stream]
 
         def draw() -> Tensor:
+            if isinstance(span, int) and isinstance(first, int):  # all streams alike
+                return self._dice(span, len(stream)).add_(first % length).remainder_(length)
             spot = torch.rand(len(stream), generator=self.generator, device=device).mul_(span).long()
             return spot.clamp_max_(span - 1).add_(first).remainder_(length)
 
         position = draw()
         place = position + base
         for _ in range(3):  # a closing row is no transition: draw again
-            closing = (self.streams.flags[place] & CLOSING).bool()
+            flags = self.streams.flags.index_select(0, place)
+            if device.type == "cpu" and int(flags.max()) < CLOSING:
+                return place, position, base
+            closing = (flags & CLOSING).bool()
             if device.type == "cpu" and not closing.any():
                 return place, position, base
             position = torch.where(closing, draw(), position)
@@ -138,6 +165,9 @@ class Replay:
             return None
         chosen = torch.where(sound, torch.arange(len(sound), device=device), sound.to(torch.uint8).argmax())
         return place[chosen], position[chosen], base[chosen]
+
+    def _dice(self, sides: int, count: int) -> Tensor:
+        return torch.randint(sides, (count,), generator=self.generator, device=self.streams.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Rows, heads, reward scale and the random state."""

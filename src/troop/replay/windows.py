@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from troop.replay.streams import CLOSING, TERMINATED, TRUNCATED
+
+
+@lru_cache(maxsize=8)
+def _powers(gamma: float, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return (gamma ** torch.arange(n + 1, dtype=torch.float64, device=device)).to(dtype)
+
+
+def powers(gamma: float, n: int, like: Tensor) -> Tensor:
+    """1, gamma, ..., gamma^n, each rounded once."""
+    return _powers(gamma, n, like.dtype, like.device)
 
 
 def cut(
@@ -23,12 +35,11 @@ def cut(
         ended = (flags[:, 0] & final).bool()
         discount = torch.full_like(reward[:, 0], gamma).masked_fill_(ended, 0.0)
         return reward[:, 0], discount, torch.ones(rows, dtype=torch.int64, device=reward.device)
-    powers = gamma ** torch.arange(n + 1, dtype=torch.float64, device=reward.device)
-    powers = powers.to(reward.dtype)
+    discounts = powers(gamma, n, reward)
     stop = (flags & CLOSING).bool()
     stop[:, 1:] |= (flags[:, :-1] & (TERMINATED | TRUNCATED)).bool()
     counted = stop.logical_not_().to(torch.uint8).cumprod(1, dtype=torch.int64)  # [B, n]
     steps = counted.sum(1)
-    total = (reward * counted * powers[:n]).sum(1)
+    total = (reward * counted * discounts[:n]).sum(1)
     ended = ((flags & final).bool() & counted.bool()).any(1)
-    return total, powers[steps].masked_fill_(ended, 0.0), steps
+    return total, discounts[steps].masked_fill_(ended, 0.0), steps

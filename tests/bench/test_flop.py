@@ -3,7 +3,7 @@ from troop.bench.table import Line, table
 
 
 def test_operations_per_row_are_those_counted_by_hand():
-    # Critic 30-1024-512-256-101: 711,936 products; policy 24-512-256-128-6: 176,896 (biases are not products).
+    # Critic 30-1024-512-256-101 and policy 24-512-256-128-6; biases are not products.
     critic = 30 * 1024 + 1024 * 512 + 512 * 256 + 256 * 101
     actor = 24 * 512 + 512 * 256 + 256 * 128 + 128 * 6
     critics = actor + 2 * critic + 2 * (3 * critic - 30 * 1024)

@@ -7,7 +7,8 @@ from troop.core.engine import Until
 from troop.core.errors import BadInput
 from troop.recipes import RECIPES, find
 
-PAPER = {  # env: envs, rows per env, gamma, v_max, n, updates, std_min, std_max, policy_noise (fasttd3.md, section 13)
+# Envs, rows per env, gamma, v_max, n, updates, std_min, std_max, policy_noise of the paper's table.
+PAPER = {
     "G1JoystickFlatTerrain-v1": (1024, 10_240, 0.97, 10.0, 1, 2, 0.001, 0.4, 0.001),
     "T1JoystickRoughTerrain-v1": (1024, 10_240, 0.97, 10.0, 1, 2, 0.001, 0.4, 0.001),
     "Go1JoystickFlatTerrain-v1": (1024, 10_240, 0.97, 10.0, 1, 8, 0.2, 0.8, 0.2),

@@ -1,5 +1,5 @@
 # Two commands: `make demo` trains and shows, `make test` checks. Both set up their own environment.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -7,8 +7,10 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test check format clean
 
 $(STAMP): pyproject.toml constraints.txt
-	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed; set PYTHON=/path/to/python3.11"; exit 5; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11"; exit 5; }
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "The venv module is missing (Debian: apt-get install python3-venv)"; exit 5; }
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(STAMP)

@@ -20,10 +20,9 @@ def main() -> int:
     video = str(HERE / "videos" / "policy.mp4")
     filmed = run(["play", where, "--video", video])
     print(f"\nLearning curve  {where}/curve.png")
-    if not filmed:
-        print(f"Film            {video}")
+    print(f"Film            {'none: see above' if filmed else video}")
     print(f"Checkpoint      {where}/checkpoints/")
-    return 0
+    return filmed
 
 
 if __name__ == "__main__":

@@ -66,6 +66,12 @@ def until(default: Until, minutes: float | None, env_steps: int | None, target: 
     return Until(env_steps, minutes, target)
 
 
+def further(old: Until, minutes: float | None, env_steps: int | None, target: float | None) -> Until:
+    """The end of a resumed run: new limits in place of the old ones, the target kept unless given anew."""
+    limits = (old.env_steps, old.minutes) if minutes is None and env_steps is None else (env_steps, minutes)
+    return Until(*limits, old.target if target is None else target)
+
+
 def _with(config: Any, names: list[str], value: Any) -> Any:  # noqa: ANN401 - any config
     known = {field.name for field in dataclasses.fields(config)}
     if names[0] not in known:
@@ -92,8 +98,7 @@ def resume(
             made = dataclasses.replace(made, env=made.env.resized(envs))
         if device is not None:
             made = dataclasses.replace(made, device=device)
-        if minutes is not None or env_steps is not None or target is not None:
-            made = dataclasses.replace(made, until=until(made.until, minutes, env_steps, target))
+        made = dataclasses.replace(made, until=further(made.until, minutes, env_steps, target))
         made.resume(directory, quiet)
         return Summary.read(directory.path)
 
@@ -139,7 +144,7 @@ class Policy:
 
 
 def load_policy(run: str | Path, device: str = "cpu") -> Policy:
-    """The policy of the newest valid checkpoint of a run; needs neither the simulator nor a GPU."""
+    """The policy of the newest valid checkpoint of a run, on any device."""
     check_device(device)
     directory = RunDirectory.open(run)
     made = Experiment.from_dict(directory.read_config())
@@ -147,7 +152,10 @@ def load_policy(run: str | Path, device: str = "cpu") -> Policy:
     if loaded is None:
         raise BadInput(f"{directory.path} has no checkpoint yet.")
     module = made.algorithm.policy(made.env.spec)
-    module.load_state_dict(loaded.state["policy"])
+    try:
+        module.load_state_dict(loaded.state["policy"])
+    except (RuntimeError, KeyError) as error:
+        raise BadInput(f"The policy of {directory.path} does not fit its config.json.") from error
     return Policy(module.to(device), made.env)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from troop import algorithms, engines, envs, systems
 from troop.core.config import check, decode, encode
 from troop.core.engine import Counters, Engine, Result, Saved, Until
 from troop.core.env import EnvConfig
-from troop.core.errors import BadInput, TroopError
+from troop.core.errors import BadInput, SetupProblem, TrainingFault, TroopError
 from troop.core.program import Program
 from troop.recording import Recording
 from troop.roles.trainer import Rhythm
@@ -34,6 +36,18 @@ KINDS: dict[str, type] = {
         Until,
         Evaluation,
     )
+}
+EXPECTED: dict[str, Any] = {
+    "env": (envs.EnvPool, envs.Gymnasium, envs.Toy),
+    "algorithm": algorithms.FastTD3Config,
+    "system": systems.Sync,
+    "engine": engines.Inline,
+    "until": Until,
+    "evaluation": Evaluation,
+    "seed": int,
+    "device": str,
+    "deterministic": bool,
+    "recipe": str,
 }
 
 
@@ -89,7 +103,6 @@ class Experiment:
             raise BadInput(f"{directory.path} has no checkpoint yet; start it again with `troop train`.")
         fields = {f.name for f in dataclasses.fields(Counters)}
         counters = Counters(**{k: v for k, v in loaded.info["counters"].items() if k in fields})
-        counters = dataclasses.replace(counters, target_reached_s=None)
         directory.write_config(self.to_dict())
         saved = Saved(counters, loaded.state)
         return self._run(program, directory, saved, quiet, [f"skipped {text}" for text in loaded.skipped])
@@ -112,12 +125,10 @@ class Experiment:
             except TroopError as error:
                 recording.failed(str(error))
                 raise
-            except torch.OutOfMemoryError as error:
-                recording.failed(str(error))
-                raise
             except Exception as error:
-                recording.failed(f"{type(error).__name__}: {error}")
-                raise
+                told = _told(error, directory.path)
+                recording.failed(str(told))
+                raise told from error
             recording.ended(result)
             return result
 
@@ -133,7 +144,29 @@ class Experiment:
             raise BadInput(f"config.json has an unknown field {sorted(unknown)[0]!r}.")
         if missing := {"env", "algorithm", "system"} - set(data):
             raise BadInput(f"config.json has no {sorted(missing)[0]!r}.")
-        return cls(**{name: decode(value, KINDS, name) for name, value in data.items()})
+        found = {name: decode(value, KINDS, name) for name, value in data.items()}
+        for name, kinds in EXPECTED.items():
+            if name in found and not isinstance(found[name], kinds):
+                raise BadInput(f"config.json has {name} = {data[name]!r}, which is none.")
+        return cls(**found)
+
+
+def _told(error: Exception, path: Path) -> TroopError:
+    """An unexpected failure as one sentence; its traceback is kept beside the run."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
+        what = str(error).strip().splitlines()[-1]
+        return SetupProblem(f"Out of memory ({what}); lower the batch, --system.capacity or --envs.")
+    frames = traceback.extract_tb(error.__traceback__)
+    # The user's own file, if there is one on the way, is what the user can mend.
+    foreign = [f for f in frames if "site-packages" not in f.filename and "/troop/" not in f.filename]
+    where = (foreign or list(frames))[-1]
+    with contextlib.suppress(OSError):
+        (path / "error.txt").write_text("".join(traceback.format_exception(error)))
+    reason = str(error).strip().splitlines()[:1]
+    return TrainingFault(
+        f"{type(error).__name__}: {reason[0] if reason else 'no message'} ({Path(where.filename).name}, line "
+        f"{where.lineno}); the traceback is in {path / 'error.txt'}."
+    )
 
 
 def check_device(device: str) -> None:

@@ -47,6 +47,7 @@ class Recording:
         for row in curve.rows(self.directory.path) if self.start else []:
             if isinstance(value := row.get("eval/return_mean"), int | float):
                 self.history.append(value)
+                self.evaluation = {name: x for name, x in row.items() if name.startswith("eval/")}
         for name in (signal.SIGINT, signal.SIGTERM):
             try:
                 self._handlers[name] = signal.signal(name, self._asked)
@@ -114,14 +115,14 @@ class Recording:
             self.note(str(problem))
         self.console.show(self._progress(counters))
 
-    def save(self, counters: Counters, state: dict[str, Any]) -> None:
-        """A checkpoint; a disk that is full is told and training goes on, unless it never had one."""
+    def save(self, counters: Counters, state: dict[str, Any], last: bool) -> None:
+        """A checkpoint; a disk that is full is told and training goes on, unless it is the last."""
         info = {"env_steps": counters.env_steps, "counters": dataclasses.asdict(counters)}
         finite = ("policy", *(name for name in state if name.endswith(".algorithm")))
         try:
             checkpoint.save(self.directory.checkpoints, state, info, keep=2, finite=finite)
         except SetupProblem as problem:
-            if self.asked or not any(self.directory.checkpoints.glob("ckpt-*")):
+            if last:
                 raise
             self.note(f"no checkpoint this time: {problem}")
 

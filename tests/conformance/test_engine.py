@@ -67,7 +67,7 @@ class Log:
         """Keep."""
         self.evaluations.append((counters, metrics))
 
-    def save(self, counters, state):
+    def save(self, counters, state, last):
         """Keep."""
         self.saves.append((counters, state))
 
@@ -172,4 +172,4 @@ def test_several_roles_step_in_turn(engine):
 def test_checkpoints_are_made_along_the_way():
     log = Log()
     Inline(threads=1, checkpoint_s=1e-9).run(alone(), Until(env_steps=50), 0, log)
-    assert [state["counter.count"] for _, state in log.saves] == [1, 2, 3, 4, 5, 5]
+    assert [state["counter.count"] for _, state in log.saves] == [0, 1, 2, 3, 4, 5, 5]

@@ -82,7 +82,7 @@ class FastTD3Config:
     compile: bool = False
     """Compile the two losses with torch.compile."""
     amp: bool = False
-    """bf16 autocast around inference and losses; only where the device has bf16 units."""
+    """bf16 autocast around targets and losses; only where the device has bf16 units."""
 
     @property
     def experience(self) -> NStep:
@@ -99,13 +99,20 @@ class FastTD3Config:
     def refuse(self, spec: EnvSpec) -> str | None:
         """Continuous actions and vector observations only; and a support that is one."""
         if not isinstance(spec.action, Continuous):
-            return f"{spec.id} has discrete actions; FastTD3, TD3 and DDPG take continuous ones"
+            return (
+                f"{spec.id} has discrete actions; FastTD3, TD3 and DDPG take continuous ones. "
+                "Discrete ones are for the DQN family, which Troop does not have yet"
+            )
         if len(spec.obs[OBS].shape) != 1:
             return f"{spec.id} has image observations {spec.obs[OBS].shape}; FastTD3 takes vectors"
         if self.atoms == 1 or (self.atoms and self.v_min >= self.v_max):
             return (
                 f"v_min {self.v_min:g} to v_max {self.v_max:g} with {self.atoms} atoms is no range of values"
             )
+        if self.atoms and self.normalize_rewards and not self.v_min < 0 < self.v_max:
+            return f"normalize_rewards needs v_min < 0 < v_max, not {self.v_min:g} to {self.v_max:g}"
+        if self.std_min > self.std_max:
+            return f"std_min {self.std_min:g} is above std_max {self.std_max:g}"
         return None
 
     def policy(self, spec: EnvSpec) -> FastTD3Policy:
@@ -133,7 +140,7 @@ class FastTD3Policy(nn.Module):
         self.actor = DeterministicActor(
             spec.width(), cfg.actor_hidden, spec.action.size, cfg.actor_init, cfg.layer_norm
         )
-        self.clip_actions = cfg.clip_actions
+        self.clip_actions, self.normalize = cfg.clip_actions, cfg.normalize_observations
 
     def forward(self, x: Tensor) -> Tensor:
         """Action for normalized observations, whose first columns are the policy's own."""
@@ -147,7 +154,7 @@ class FastTD3Policy(nn.Module):
     @torch.no_grad()
     def act(self, obs: Obs, state: State, explore: Tensor) -> Acted:
         """Tanh action plus Gaussian noise of standard deviation `explore` [B], the same for all joints."""
-        action = self(self.normalizer(obs[OBS]))
+        action = self(self.normalizer(obs[OBS]) if self.normalize else obs[OBS])
         if explore.any():
             action = action.addcmul_(torch.randn_like(action), explore.unsqueeze(-1))
         return Acted(action.clamp_(-1, 1) if self.clip_actions else action)
@@ -186,7 +193,9 @@ class FastTD3:
         self.updates += 1
         due = self.updates % self.cfg.policy_delay == 0
         if due:
+            skipped = outcome.metrics["count/skipped_updates"]
             outcome |= self.update_policy(batch)
+            outcome.metrics["count/skipped_updates"] += skipped
         if due or not self.cfg.delay_targets:
             soft_update(self.target_critic, self.critic, self.cfg.tau)
             if self.cfg.target_policy:
@@ -253,7 +262,7 @@ class FastTD3:
         skipped = self.policy_descent.step(loss)
         for parameter in self.critic.nets.parts:
             parameter.requires_grad = True
-        return Outcome({"loss/policy": loss.detach(), "count/skipped_policy_updates": skipped})
+        return Outcome({"loss/policy": loss.detach(), "count/skipped_updates": skipped})
 
     def _policy_loss(self, obs: Tensor) -> Tensor:
         """Minus the mean value of the policy's actions."""

@@ -16,7 +16,7 @@ M = TypeVar("M", bound=nn.Module)
 def frozen(module: M) -> M:
     """A copy that never receives gradients, laid out flat."""
     made = copy.deepcopy(module).requires_grad_(False)
-    flatten(made)
+    flatten(made, gradients=False)
     return made
 
 

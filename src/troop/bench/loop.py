@@ -11,9 +11,11 @@ import torch
 from troop import api
 from troop.bench.clock import in_turn
 from troop.bench.table import Line
+from troop.core.errors import BadInput
 from troop.core.program import construct
 from troop.core.role import Role
 from troop.engines.machine import cores, prepare
+from troop.envs import EnvPool
 from troop.experiment import Experiment
 from troop.roles.trainer import Rhythm
 
@@ -67,6 +69,8 @@ def _steps_per_s(made: Experiment, threads: int, overlap: bool, least: float = 4
 def run(env: str = "HalfCheetah-v5", recipe: str = "fasttd3-cpu") -> list[Line]:
     """All cores in turn against the sum; one thread each, overlapped against in turn."""
     made, lines = api.experiment(recipe, env), []
+    if not isinstance(made.env, EnvPool):
+        raise BadInput(f"{env} is not of EnvPool, whose threads this measures.")
     found: dict[str, float] = {}
     for threads in dict.fromkeys((cores(), 1)):
         prepare(threads)

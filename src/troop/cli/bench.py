@@ -6,6 +6,7 @@ import dataclasses
 import json
 
 from troop.cli.parse import Parser, say
+from troop.core.errors import BadInput
 
 
 def run(argv: list[str]) -> int:
@@ -20,6 +21,8 @@ def run(argv: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     args = parser.parse(argv)
+    if args.threads < 0:
+        raise BadInput(f"--threads is {args.threads}; it must be at least 0.")
     from troop.bench import learner, loop, replay
     from troop.bench.table import table
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from troop.cli.parse import Parser, say
+from troop.core.errors import BadInput
 
 LIBRARIES = {
     "torch": None,
@@ -33,6 +34,9 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--device", default="cpu", help="cpu or cuda:N")
     parser.add_argument("--capacity", type=int, help="rows of replay, in place of the recipe's")
     args = parser.parse(argv)
+    for flag, value in (("--envs", args.envs), ("--capacity", args.capacity)):
+        if value is not None and value < 1:
+            raise BadInput(f"{flag} is {value}; it must be at least 1.")
     _machine()
     _libraries()
     if args.env:
@@ -84,6 +88,7 @@ def _needs(recipe: str, env: str, copies: int | None, device: str, capacity: int
     from troop.replay.streams import Layout
 
     made = api.experiment(recipe, env, copies, device)
+    made.check()
     spec = made.env.spec
     rows = capacity or made.system.capacity
     layout = Layout.of(spec)

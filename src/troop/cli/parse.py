@@ -90,6 +90,8 @@ def value_after(flag: str, argv: list[str]) -> tuple[str | None, list[str]]:
             if position + 1 >= len(argv) or argv[position + 1].startswith("--"):
                 raise BadInput(f"{flag} needs a value.")
             found, position = argv[position + 1], position + 2
+            if not found:
+                raise BadInput(f"{flag} is empty; give a value.")
         elif word.startswith(f"{flag}="):
             found, position = word[len(flag) + 1 :], position + 1
         else:

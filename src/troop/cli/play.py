@@ -20,8 +20,9 @@ def run(argv: list[str]) -> int:
     video = args.video or args.run / "videos" / "policy.mp4"
     if video.suffix not in (".mp4", ".gif"):
         raise BadInput(f"--video is {str(video)!r}; it must end in .mp4 or .gif.")
-    if args.frames < 1:
-        raise BadInput(f"--frames is {args.frames}; it must be at least 1.")
+    for flag, value in (("--frames", args.frames), ("--steps", args.steps)):
+        if value is not None and value < 1:
+            raise BadInput(f"{flag} is {value}; it must be at least 1.")
     from troop.api import load_policy
     from troop.envs import record, write_video
 

@@ -19,7 +19,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--target", type=float, help="stop when an evaluation reaches this return")
     parser.add_argument("--device", help="cpu or cuda:N")
     args = parser.parse(argv)
-    from troop.api import until
+    from troop.api import further
     from troop.experiment import Experiment
     from troop.runs.directory import RunDirectory
 
@@ -29,8 +29,6 @@ def run(argv: list[str]) -> int:
             made = dataclasses.replace(made, env=made.env.resized(args.envs))
         if args.device is not None:
             made = dataclasses.replace(made, device=args.device)
-        if args.minutes is not None or args.env_steps is not None or args.target is not None:
-            made = dataclasses.replace(
-                made, until=until(made.until, args.minutes, args.env_steps, args.target)
-            )
+        end = further(made.until, args.minutes, args.env_steps, args.target)
+        made = dataclasses.replace(made, until=end)
         return finished(made.resume(directory), args.run)

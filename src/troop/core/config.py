@@ -117,7 +117,8 @@ def _fits(value: Any, hint: Any) -> bool:  # noqa: ANN401
     if origin is Literal:
         return value in parts
     if origin is tuple:
-        return isinstance(value, tuple)
+        inner = parts[0] if len(parts) == 2 and parts[1] is Ellipsis else Any
+        return isinstance(value, tuple) and all(_fits(item, inner) for item in value)
     if origin is not None and parts:  # unions
         return any(_fits(value, part) for part in parts)
     if hint is float:

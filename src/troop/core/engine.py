@@ -47,8 +47,8 @@ class Watch(Protocol):
         """The result of one evaluation."""
         ...
 
-    def save(self, counters: Counters, state: dict[str, Any]) -> None:
-        """A checkpoint of every role."""
+    def save(self, counters: Counters, state: dict[str, Any], last: bool) -> None:
+        """A checkpoint of every role; one that cannot be done without if it is the `last`."""
         ...
 
     def note(self, text: str) -> None:

@@ -13,12 +13,6 @@ class BadInput(TroopError):
     exit_code = 2
 
 
-class Interrupted(TroopError):
-    """The run was asked to stop; it is saved and can be resumed."""
-
-    exit_code = 3
-
-
 class TrainingFault(TroopError):
     """Training itself went wrong: NaN losses, a role over its restart budget."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from troop.core.errors import BadInput
 from troop.core.program import Program, Schedule, construct, derived
 from troop.core.role import Metrics
 
@@ -76,7 +77,13 @@ class Host:
             if hasattr(role, "load_state_dict"):
                 prefix = f"{name}."
                 parts = {key[len(prefix) :]: part for key, part in state.items() if key.startswith(prefix)}
-                role.load_state_dict(parts)
+                try:
+                    role.load_state_dict(parts)
+                except (KeyError, ValueError, RuntimeError) as error:
+                    reason = str(error).strip().splitlines()
+                    raise BadInput(
+                        f"The checkpoint of {name!r} does not fit config.json: {reason[-1].strip()}"
+                    ) from error
         torch.set_rng_state(state["rng"]["cpu"].cpu())
-        if "cuda" in state["rng"] and torch.cuda.is_available():
+        if "cuda" in state["rng"] and len(state["rng"]["cuda"]) == torch.cuda.device_count():
             torch.cuda.set_rng_state_all([x.cpu() for x in state["rng"]["cuda"]])

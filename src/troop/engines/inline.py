@@ -53,9 +53,13 @@ class Inline:
         try:
             if saved is not None:
                 host.load_state_dict(saved.state)
+                saved.state.clear()  # a second copy of the replay is not to be kept
             for text in host.notes():
                 watch.note(text)
-            return Loop(self, host, Tally(saved.counters if saved else Counters()), until, watch).run()
+            loop = Loop(self, host, Tally(saved.counters if saved else Counters()), until, watch)
+            if saved is None:
+                loop.save(last=True)  # from now on, whatever happens, there is something to resume
+            return loop.run()
         finally:
             host.close()
 
@@ -74,13 +78,13 @@ class Loop:
         """Until steps, minutes or target are reached, or a stop is asked."""
         while not self.tally.reached(self.until):
             if self.watch.stop_asked():
-                self.save()
+                self.save(last=True)
                 return Result("stopped", self.tally.counters(), self.evaluation)
             self.round()
-        if self.tally.counters().target_reached_s is None:
+        if not self.tally.hit:
             self.evaluate(list(self.due))
         self.log()
-        self.save()
+        self.save(last=True)
         return Result("done", self.tally.counters(), self.evaluation)
 
     def round(self) -> None:
@@ -112,7 +116,7 @@ class Loop:
         self.watch.log(self.tally.counters(), self.tally.means() | self.host.gauges())
         self.logged = time.monotonic()
 
-    def save(self) -> None:
+    def save(self, last: bool = False) -> None:
         """A checkpoint, its time not counted as training."""
-        self.watch.save(self.tally.counters(), self.host.state_dict())
+        self.watch.save(self.tally.counters(), self.host.state_dict(), last)
         self.tally.evaluated()

@@ -21,6 +21,7 @@ class Tally:
         self._tensors: dict[str, Tensor] = {}
         self._pending: dict[str, list[float | int | Tensor]] = {}
         self._clock = time.monotonic()
+        self._hit = False  # the target, since this process began
 
     def add(self, metrics: Metrics) -> None:
         """Count what is to be counted and keep the rest for the next line."""
@@ -62,13 +63,20 @@ class Tally:
         return bool(
             (steps is not None and self._counts["env_steps"] >= steps)
             or (minutes is not None and self._counts["wall_s"] >= 60 * minutes)
-            or self._counts["target_reached_s"] is not None
+            or self._hit
         )
 
     def judge(self, returned: float, until: Until) -> None:
         """Note the time if this evaluation is the first to reach the target."""
-        if until.target is not None and returned >= until.target and self._counts["target_reached_s"] is None:
-            self._counts["target_reached_s"] = self._counts["wall_s"]
+        if until.target is not None and returned >= until.target:
+            self._hit = True
+            if self._counts["target_reached_s"] is None:
+                self._counts["target_reached_s"] = self._counts["wall_s"]
+
+    @property
+    def hit(self) -> bool:
+        """Whether the target was reached since this process began."""
+        return self._hit
 
     def counters(self) -> Counters:
         """A reading of all counts."""

@@ -26,7 +26,7 @@ from troop.envs.observations import Bounds, Leaf, Packer, name_leaves, spread
 from troop.envs.slim_assets import slim_base_path
 from troop.envs.transforms import Guarded
 
-Setting = tuple[str, float | int | bool | str]
+Setting = tuple[str, int | float | bool | str]
 
 WIDEST_ONE_HOT = 1024  # an integer observation of more values than this is a number, not a name
 RENDERING = {"render_mode", "from_pixels", "render_width", "render_height", "render_camera_id"}

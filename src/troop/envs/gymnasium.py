@@ -23,7 +23,7 @@ from troop.envs.observations import Bounds, Packer, name_leaves, spread
 from troop.envs.own_envs import Maker, find_maker
 from troop.envs.transforms import Guarded
 
-Setting = tuple[str, float | int | bool | str]
+Setting = tuple[str, int | float | bool | str]
 
 
 @dataclass(frozen=True)

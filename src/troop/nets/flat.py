@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 
-def flatten(module: nn.Module) -> nn.Parameter:
+def flatten(module: nn.Module, gradients: bool = True) -> nn.Parameter:
     """Lay the module's parameters, and their gradients, end to end; the one tensor that is all of them.
 
     The module keeps its own parameters as views, so it works as before, while an optimizer step, a norm
@@ -15,12 +15,14 @@ def flatten(module: nn.Module) -> nn.Parameter:
     """
     own = list(module.parameters())
     whole = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in own]))
-    whole.grad = torch.zeros_like(whole)
+    grad = torch.zeros_like(whole) if gradients else None
+    whole.grad = grad
     place = 0
     for parameter in own:
         count = parameter.numel()
         parameter.data = whole.data[place : place + count].view_as(parameter)
-        parameter.grad = whole.grad[place : place + count].view_as(parameter)
+        if grad is not None:
+            parameter.grad = grad[place : place + count].view_as(parameter)
         place += count
     return whole
 

@@ -155,7 +155,8 @@ class Streams:
         """The rows in use and the heads."""
         used = int(min(self.heads.max(initial=0), self.length))
         state: dict[str, Any] = {name: self._by_stream(x)[:, :used] for name, x in self._arrays().items()}
-        return state | {"heads": torch.from_numpy(self.heads.copy()), "length": self.length}
+        heads = torch.from_numpy(self.heads.copy())
+        return state | {"heads": heads, "length": self.length, "reach": self.reach}
 
     def load_state_dict(self, state: dict[str, Any]) -> int:
         """Take back as many streams as there are here, newest rows first; returns the rows dropped."""
@@ -169,8 +170,8 @@ class Streams:
             for stream in range(common):  # rings of another length: lay the newest rows out anew
                 newest = np.arange(heads[stream] - min(held[stream], self.length), heads[stream]) % length
                 mine[stream, : len(newest)] = state[name][stream, torch.from_numpy(newest)].to(self.device)
-        if length != self.length and self.reach:
-            self.flags |= NEAR  # rows lie elsewhere now: look at every window until they are overwritten
+        if self.reach and (length != self.length or state.get("reach") != self.reach):
+            self.flags |= NEAR  # marked for other windows or not at all: look at each until it is overwritten
         kept = heads[:common] if length == self.length else np.minimum(held[:common], self.length)
         self.heads[:common] = kept
         return int(held.sum() - np.minimum(kept, self.length).sum())

@@ -31,7 +31,9 @@ class Replay:
         self.experience, self.size = experience, size
         self.streams = Streams(spec, spec.envs, size.length, device, experience.n)
         self.generator = torch.Generator(device).manual_seed(seed)
-        self.scale = RewardScale(experience, spec.envs, device) if experience.scale_rewards_to else None
+        self.scale = (
+            RewardScale(experience, spec.envs, device) if experience.scale_rewards_to is not None else None
+        )
         self._ahead = torch.arange(experience.n, device=device)
         self._strata: tuple[int, Tensor] | None = None
 
@@ -86,7 +88,7 @@ class Replay:
         window = (place.unsqueeze(1) + self._ahead).clamp_max_(last)
         reward = self.streams.reward.index_select(0, window.view(-1)).view(rows, n)
         total = (reward * windows.powers(gamma, n, reward)[:n]).sum(1)
-        discount, successor = torch.full((rows,), gamma**n), place + n
+        discount, successor = torch.full((rows,), gamma**n, dtype=reward.dtype), place + n
         near = self.streams.flags.index_select(0, place).nonzero().squeeze(1)
         if len(near):
             seen = self._windows_seen(position[near], base[near])
@@ -177,7 +179,8 @@ class Replay:
     def load_state_dict(self, state: dict[str, Any]) -> int:
         """Take back what fits; returns how many rows had to be dropped."""
         dropped = self.streams.load_state_dict(state["streams"])
-        self.generator.set_state(state["rng"].cpu())
+        if state["rng"].numel() == self.generator.get_state().numel():  # else it is of another kind of device
+            self.generator.set_state(state["rng"].cpu())
         if self.scale is not None and "scale" in state:
             self.scale.load_state_dict(state["scale"])
         return dropped

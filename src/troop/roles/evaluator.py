@@ -20,17 +20,19 @@ def first_episodes(env: VectorEnv, policy: Policy, seed: int, longest: int) -> t
     rows = now.reward.shape[0]
     state, still = policy.initial_state(rows), torch.zeros_like(now.reward)
     returns, lengths = torch.zeros_like(now.reward, dtype=torch.float64), torch.zeros_like(now.reward)
-    running = torch.ones_like(now.valid)
+    running, finished = torch.ones_like(now.valid), torch.zeros_like(now.valid)
     for _ in range(longest):
         acted = policy.act(now.obs, state, still)
         now, state = env.step(acted.action), acted.state
-        counts = running & now.valid
-        returns += torch.where(counts, now.reward, 0.0)
-        lengths += counts
-        running &= ~(now.terminated | now.truncated)
+        running &= now.valid  # a fault has reset the env: its episode stands as it is, unfinished
+        returns += torch.where(running, now.reward, 0.0)
+        lengths += running
+        ended = running & (now.terminated | now.truncated)
+        finished |= ended
+        running &= ~ended
         if not running.any():
             break
-    return returns, lengths, ~running
+    return returns, lengths, finished
 
 
 class Evaluator:

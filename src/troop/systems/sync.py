@@ -32,7 +32,8 @@ class Sync:
     warmup: int = ranged(10, low=1)
     """Rows per env before the first update."""
     renewal: int = ranged(5_000, low=0)
-    """Vector steps after which envs are made anew, so that a resume can play them back exactly; 0: never."""
+    """Vector steps after which envs are made anew, so that a resume can play them back exactly; 0: never.
+    Choose more than an episode has, or its end is not seen in training."""
 
     def program(self, algorithm: AlgorithmConfig[Transition], env: EnvConfig, setting: Setting) -> Program:
         """The evaluator holds the trainer."""
@@ -72,9 +73,9 @@ class Sync:
         return program
 
     def playable(self, spec: EnvSpec) -> int:
-        """Vector steps whose actions are kept for a resume: at most `renewal`, and at most 256 MB of them."""
+        """Vector steps whose actions are kept for a resume: `renewal`, or 256 MB but at least an episode."""
         size = spec.action.size if isinstance(spec.action, Continuous) else 1
-        return min(self.renewal, max(2**26 // (spec.envs * size), 1))
+        return min(self.renewal, max(2**26 // (spec.envs * size), (spec.episode_limit or 0) + 2))
 
     def size(self, envs: int, n: int) -> Size:
         """Rows per env, and how many must be there before the first update."""

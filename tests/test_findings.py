@@ -125,7 +125,7 @@ def test_a_fault_ends_the_evaluated_episode():
     config = Toy("Faulty", 2, limit=10, faults=((4, 0, "nan_obs"),))
     policy = api.experiment("fasttd3-cpu", "toy:Clock").algorithm.policy(config.spec)
     env = config.make(0)
-    returns, lengths, finished = first_episodes(env, policy, 0, 50)
+    _, lengths, finished = first_episodes(env, policy, 0, 50)
     assert lengths.tolist()[1] == 10 and lengths.tolist()[0] < 5
     assert finished.tolist() == [False, True]
 

@@ -83,8 +83,8 @@ CPU_FAMILY: dict[str, dict[str, Any]] = {
 }
 
 
-# Envs and updates per step. While learning takes longer than simulating, more envs are free and worth having: on
-# HalfCheetah 128 x 1 passes 3,800 where 128 x 2 and 32 x 4 stay at 1,500. Slow simulators want fewer.
+# Envs and updates per step. While learning takes longer than simulating, more envs are free and worth having:
+# on HalfCheetah 128 x 1 passes 3,800 where 128 x 2 and 32 x 4 stay at 1,500. Slow simulators want fewer.
 CPU_RHYTHM = {"playground": (64, 2), "gymnasium": (16, 1), "toy": (16, 1)}
 
 

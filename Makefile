@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# One thread a process: test processes that share two cores would wait for each other's threads.
+export OMP_NUM_THREADS ?= 1
+
 .PHONY: demo test check format clean
 
 $(STAMP): pyproject.toml constraints.txt

@@ -79,8 +79,8 @@ CPU: dict[str, Any] = {
 CPU_UNKNOWN = CPU | {"normalize_rewards": True, "v_min": -10.0, "v_max": 10.0}
 CPU_FAMILY: dict[str, dict[str, Any]] = {
     "dmc": CPU | {"v_min": -100.0, "v_max": 100.0},  # rewards in [0, 1]: at most 1 / (1 - 0.99)
-    # The paper's own numbers for these robots: their rewards punish shaking, and with more noise or longer windows
-    # falling at once is the best that can be learned.
+    # The paper's own numbers for these robots: their rewards punish shaking, and with more noise or longer
+    # windows falling at once is the best that can be learned.
     "playground": CPU_UNKNOWN
     | {"gamma": 0.97, "n_step": 1, "std_min": 0.001, "std_max": 0.4, "policy_noise": 0.001},
 }

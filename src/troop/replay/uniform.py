@@ -144,10 +144,7 @@ class Replay:
         position = draw()
         place = position + base
         for _ in range(3):  # a closing row is no transition: draw again
-            flags = self.streams.flags.index_select(0, place)
-            if device.type == "cpu" and int(flags.max()) < CLOSING:
-                return place, position, base
-            closing = (flags & CLOSING).bool()
+            closing = (self.streams.flags.index_select(0, place) & CLOSING).bool()
             if device.type == "cpu" and not closing.any():
                 return place, position, base
             position = torch.where(closing, draw(), position)

@@ -4,7 +4,7 @@ import troop
 
 
 def test_fasttd3_learns_to_swing_a_pendulum_up(tmp_path):
-    summary = troop.train("fasttd3", env="Pendulum-v1", env_steps=60_000, run=tmp_path / "run", quiet=True)
+    summary = troop.train("fasttd3", env="Pendulum-v1", env_steps=140_000, run=tmp_path / "run", quiet=True)
     # A random policy gets about -1,200 here, and one that climbs the wrong way about -1,500.
     assert summary.return_mean > -500
     assert summary.skipped_updates == 0 and summary.env_faults == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 import torch
@@ -28,8 +28,9 @@ class Continuous:
     """Actions are float32 [B, size]; policies speak in [-1, 1], the adapter clips and rescales."""
 
     size: int
-    low: tuple[float, ...] | None = None  # the env's own bounds, for those who act in its units
-    high: tuple[float, ...] | None = None
+    # The env's own bounds, for those who act in its units; to a learner two such actions are the same.
+    low: tuple[float, ...] | None = field(default=None, compare=False)
+    high: tuple[float, ...] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,6 @@ def prepare(threads: int) -> None:
     such blocks several times an update, and faulting the pages in again costs a tenth of it.
     """
     torch.set_num_threads(threads or cores())
-    # Moments and probabilities that fade towards zero become denormal, on which CPUs are many times slower.
-    torch.set_flush_denormal(True)
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):

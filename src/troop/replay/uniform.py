@@ -87,7 +87,7 @@ class Replay:
         last = self.streams.reward.shape[0] - 1
         window = (place.unsqueeze(1) + self._ahead).clamp_max_(last)
         reward = self.streams.reward.index_select(0, window.view(-1)).view(rows, n)
-        total = (reward * windows.powers(gamma, n, reward)[:n]).sum(1)
+        total = torch.mv(reward, windows.powers(gamma, n, reward)[:n])
         discount, successor = torch.full((rows,), gamma**n, dtype=reward.dtype), place + n
         near = self.streams.flags.index_select(0, place).nonzero().squeeze(1)
         if len(near):
@@ -135,9 +135,13 @@ class Replay:
             first = torch.from_numpy(oldest).to(device)[stream]
             span = torch.from_numpy(free).to(device)[stream]
 
+        def alike(count: int) -> Tensor:
+            spot = torch.randint(int(span), (count,), generator=self.generator, device=device)
+            return spot.add_(int(first) % length).remainder_(length)
+
         def draw() -> Tensor:
-            if isinstance(span, int) and isinstance(first, int):  # all streams alike
-                return self._dice(span, len(stream)).add_(first % length).remainder_(length)
+            if isinstance(span, int):  # all streams alike
+                return alike(len(stream))
             spot = torch.rand(len(stream), generator=self.generator, device=device).mul_(span).long()
             return spot.clamp_max_(span - 1).add_(first).remainder_(length)
 
@@ -147,7 +151,11 @@ class Replay:
             closing = (self.streams.flags.index_select(0, place) & CLOSING).bool()
             if device.type == "cpu" and not closing.any():
                 return place, position, base
-            position = torch.where(closing, draw(), position)
+            if device.type == "cpu" and isinstance(span, int):  # only those few
+                again = closing.nonzero().squeeze(1)
+                position[again] = alike(len(again))
+            else:
+                position = torch.where(closing, draw(), position)
             place = position + base
         # Thrice in a row is rare: step back to the transition that the closing row closes
         # (or on, from the oldest row of a full ring, whose predecessor is gone).
@@ -164,9 +172,6 @@ class Replay:
             return None
         chosen = torch.where(sound, torch.arange(len(sound), device=device), sound.to(torch.uint8).argmax())
         return place[chosen], position[chosen], base[chosen]
-
-    def _dice(self, sides: int, count: int) -> Tensor:
-        return torch.randint(sides, (count,), generator=self.generator, device=self.streams.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Rows, heads, reward scale and the random state."""

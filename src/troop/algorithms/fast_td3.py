@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from troop.algorithms.descent import Descent
 from troop.algorithms.target import frozen, soft_update
-from troop.core.algorithm import Acted, Exploration, Outcome, State
+from troop.core.algorithm import Acted, Outcome, State
 from troop.core.batch import NStep, Transition
 from troop.core.config import ranged
 from troop.core.env import OBS, PRIVILEGED, Continuous, EnvSpec, Obs
+from troop.core.exploration import Drawn, Exploration
 from troop.core.peers import NO_PEERS, Peers
 from troop.functional import categorical, td
 from troop.nets.critics import Critics
@@ -94,7 +95,7 @@ class FastTD3Config:
     @property
     def exploration(self) -> Exploration:
         """Mixed noise."""
-        return Exploration(self.std_min, max(self.std_min, self.std_max))
+        return Drawn(self.std_min, max(self.std_min, self.std_max))
 
     def refuse(self, spec: EnvSpec) -> str | None:
         """Continuous actions and vector observations only; and a support that is one."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from troop.core.batch import Experience
 from troop.core.env import EnvSpec, Obs
+from troop.core.exploration import Exploration
 from troop.core.peers import Peers
 
 B = TypeVar("B", contravariant=True)
@@ -70,14 +71,6 @@ class Algorithm(Protocol[B]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
         ...
-
-
-@dataclass(frozen=True)
-class Exploration:
-    """One number a row in [low, high], drawn when an episode starts and held until it ends."""
-
-    low: float
-    high: float
 
 
 class AlgorithmConfig(Protocol[B]):

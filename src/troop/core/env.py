@@ -17,10 +17,20 @@ OBS, PRIVILEGED = "obs", "privileged"
 
 @dataclass(frozen=True)
 class Field:
-    """Shape and dtype of one row of a named observation."""
+    """Shape and dtype of one row of a named observation.
+
+    With `stack` > 1 the first axis is a history of that many frames, oldest first, of which each step adds
+    the last; an episode begins with its first frame repeated. A replay then keeps single frames.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
+    stack: int = 1
+
+    @property
+    def frame(self) -> tuple[int, ...]:
+        """Shape of what one step adds."""
+        return (self.shape[0] // self.stack, *self.shape[1:]) if self.stack > 1 else self.shape
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,7 @@ class EnvSpec:
     action: Continuous | Discrete
     envs: int
     episode_limit: int | None = None  # steps after which the env truncates, if it says so
+    scores: tuple[float, float] | None = None  # published returns of a random and of a human player
 
     def width(self, name: str = OBS) -> int:
         """Columns of a named vector observation; 0 if the env does not have it."""
@@ -127,4 +138,8 @@ class EnvConfig(Protocol):
 
     def resized(self, envs: int) -> Self:
         """The same env with another number of copies."""
+        ...
+
+    def judged(self) -> Self:
+        """The same env as its returns are reported: whole games, rewards as they are."""
         ...

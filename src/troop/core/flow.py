@@ -26,6 +26,10 @@ class Source(Protocol):
         """A batch of exactly `rows` rows, or None while there is not enough to draw from."""
         ...
 
+    def reprioritize(self, index: Tensor, priority: Tensor) -> None:
+        """Rows that `sample` gave as `index` matter this much now; those gone meanwhile are passed over."""
+        ...
+
 
 class Store(Sink, Source, Protocol):
     """A Sink and Source in one place that can be saved."""

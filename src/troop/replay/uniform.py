@@ -173,6 +173,9 @@ class Replay:
         chosen = torch.where(sound, torch.arange(len(sound), device=device), sound.to(torch.uint8).argmax())
         return place[chosen], position[chosen], base[chosen]
 
+    def reprioritize(self, index: Tensor, priority: Tensor) -> None:
+        """All rows matter the same."""
+
     def state_dict(self) -> dict[str, Any]:
         """Rows, heads, reward scale and the random state."""
         state: dict[str, Any] = {"streams": self.streams.state_dict(), "rng": self.generator.get_state()}

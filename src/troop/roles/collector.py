@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from troop.core.algorithm import Exploration, Policy
+from troop.core.algorithm import Policy
 from troop.core.batch import Rows
 from troop.core.env import Step, VectorEnv
+from troop.core.exploration import Exploration
 from troop.core.flow import Recorder
 from troop.core.program import derived
 from troop.core.role import Metrics
@@ -40,7 +41,8 @@ class Collector:
         self.env, self.now = self._world_made()
         rows = self.now.reward.shape[0]
         self.state = policy.initial_state(rows)
-        self.explore = self._draw(rows)
+        self.explore = exploration.begin(rows, self.now.reward.device)
+        self.env_steps = 0
         self.actions: list[Tensor] = []
         self.returns = torch.zeros_like(self.now.reward)
         self.envs = rows
@@ -49,10 +51,6 @@ class Collector:
         seed = derived(self.world.seed, f"world {self.renewals}")
         env = self.world.make(seed)
         return env, env.reset(seed)
-
-    def _draw(self, rows: int) -> Tensor:
-        low, high = self.exploration.low, self.exploration.high
-        return torch.rand(rows, device=self.now.reward.device).mul_(high - low).add_(low)
 
     def begin(self) -> None:
         """Act on what the env last showed and send it off."""
@@ -67,7 +65,9 @@ class Collector:
         """Take the env's answer: pieces of experience, and what is to be reported."""
         self.now = step = self.env.recv()
         pieces = self.recorder.came(step)
-        metrics: Metrics = {"count/env_steps": int(step.valid.sum())}
+        acted = int(step.valid.sum())
+        self.env_steps += acted
+        metrics: Metrics = {"count/env_steps": acted}
         if step.faults:
             metrics["count/env_faults"] = step.faults
             self.returns[~step.valid] = 0.0
@@ -76,9 +76,8 @@ class Collector:
         if ended.any():
             metrics |= {"train/return": self.returns[ended].mean(), "count/episodes": int(ended.sum())}
             self.returns[ended] = 0.0
-        if step.faults or ended.any():
-            begun = ended | ~step.valid if step.faults else ended
-            self.explore = torch.where(begun, self._draw(self.envs), self.explore)
+        begun = ended | ~step.valid if step.faults else ended
+        self.explore = self.exploration.at(self.explore, begun if begun.any() else None, self.env_steps)
         if self.world.renewal and len(self.actions) >= self.world.renewal:
             pieces += self.recorder.flush(step.obs)
             self._renew()
@@ -90,7 +89,7 @@ class Collector:
         self.env, self.now = self._world_made()
         self.actions.clear()
         self.returns.zero_()
-        self.explore = self._draw(self.envs)
+        self.explore = self.exploration.at(self.explore, torch.ones_like(self.now.valid), self.env_steps)
 
     def close(self) -> None:
         """Let the env go."""
@@ -105,11 +104,12 @@ class Collector:
             "returns": self.returns,
             "obs": dict(self.now.obs),
             "envs": self.envs,
+            "env_steps": self.env_steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Play the same actions again; False if that did not lead back, and new episodes began instead."""
-        self.renewals = int(state["renewals"])
+        self.renewals, self.env_steps = int(state["renewals"]), int(state.get("env_steps", 0))
         if int(state["envs"]) != self.envs or not self.world.renewal:
             self.renewals += 1  # a fresh seed: the old episodes are not to be seen twice
             self.env.close()

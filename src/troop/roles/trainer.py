@@ -7,10 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from troop.core.algorithm import Algorithm, Exploration
+from troop.core.algorithm import Algorithm
 from troop.core.batch import Transition
 from troop.core.config import ranged
 from troop.core.errors import TrainingFault
+from troop.core.exploration import Exploration
 from troop.core.flow import Recorder, Store
 from troop.core.role import Metrics
 from troop.roles.collector import Collector, World

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from troop.core.peers import Peers
+from troop.algorithms.rmsprop import RMSProp
+from troop.core.peers import MakeOptimizer, Peers
 from troop.nets.flat import flatten
+
+Kind = Literal["adam", "rmsprop", "rmsprop_tf"]
 
 
 @dataclass(frozen=True)
@@ -23,18 +27,32 @@ class Descent:
     lr_end: float
     lr_updates: int
     device: str
+    kind: Kind = "adam"
+    eps: float = 1e-8
+    decay: float = 0.99  # of RMSProp's running means, which are `centered` or not
+    centered: bool = False
 
     def on(self, peers: Peers, module: nn.Module, lr: float, every: int = 1) -> Descender:
         """The Descender of `module`, starting at learning rate `lr`, stepped on every so many-th update."""
-        fused = torch.device(self.device).type in ("cpu", "cuda")
         # On CUDA the rate is a tensor, so that changing it neither recompiles nor re-captures anything.
         rate = torch.tensor(lr, device=self.device) if "cuda" in self.device else lr
         whole = flatten(module)
-        optimizer = peers.optimizer(
-            [whole],
-            lambda parameters: AdamW(parameters, lr=rate, weight_decay=self.weight_decay, fused=fused),
+        return Descender(self, whole, peers.optimizer([whole], self.maker(rate)), lr, every)
+
+    def maker(self, rate: float | Tensor) -> MakeOptimizer:
+        """What makes the optimizer of given parameters."""
+        if self.kind == "adam":
+            fused = torch.device(self.device).type in ("cpu", "cuda")
+            return partial(AdamW, lr=rate, eps=self.eps, weight_decay=self.weight_decay, fused=fused)
+        return partial(
+            RMSProp,
+            lr=rate,
+            decay=self.decay,
+            eps=self.eps,
+            centered=self.centered,
+            weight_decay=self.weight_decay,
+            tf=self.kind == "rmsprop_tf",
         )
-        return Descender(self, whole, optimizer, lr, every)
 
 
 class Descender:
@@ -50,7 +68,7 @@ class Descender:
     def step(self, loss: Tensor) -> Tensor:
         """One step down `loss`; returns 1 if it was not finite and the step was skipped, else 0.
 
-        The fused optimizers skip on a flag they read where the weights are, so a GPU never waits for it.
+        The optimizers skip on a flag they read where the weights are, so a GPU never waits for it.
         """
         assert self.whole.grad is not None
         self.whole.grad.zero_()

@@ -102,7 +102,7 @@ class FastTD3Config:
         if not isinstance(spec.action, Continuous):
             return (
                 f"{spec.id} has discrete actions; FastTD3, TD3 and DDPG take continuous ones. "
-                "Discrete ones are for the DQN family, which Troop does not have yet"
+                "Discrete ones are for DQN, C51 and Rainbow"
             )
         if len(spec.obs[OBS].shape) != 1:
             return f"{spec.id} has image observations {spec.obs[OBS].shape}; FastTD3 takes vectors"

@@ -24,3 +24,9 @@ def frozen(module: M) -> M:
 def soft_update(target: nn.Module, online: nn.Module, tau: float) -> None:
     """Target <- target + tau (online - target), parameters only: buffers are not averaged. Both are flat."""
     flat(target).lerp_(flat(online), tau)
+
+
+@torch.no_grad()
+def hard_update(target: nn.Module, online: nn.Module) -> None:
+    """Target <- online, parameters only. Both are flat."""
+    flat(target).copy_(flat(online))

@@ -1,0 +1,86 @@
+"""C51: Bellemare, Dabney, Munos 2017, "A Distributional Perspective on Reinforcement Learning".
+
+DQN whose net says how likely each of a row of returns is; what differs stands here. docs/algorithms/c51.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from troop.algorithms.dqn import DQN, DQNConfig, DQNPolicy
+from troop.core.batch import Transition
+from troop.core.config import ranged
+from troop.core.env import EnvSpec
+from troop.core.peers import NO_PEERS, Peers
+from troop.functional import categorical, td
+from troop.nets.noisy import Noise
+
+
+@dataclass(frozen=True)
+class C51Config(DQNConfig):
+    """DQN's settings where the paper names no others."""
+
+    atoms: int = ranged(51, low=2, high=4096)
+    v_min: float = -10.0
+    v_max: float = 10.0
+    """Range of the atoms: cover all returns; what lies outside counts as the nearest end."""
+    loss: Literal["cross_entropy"] = "cross_entropy"  # type: ignore[assignment] # there is no other here
+    optimizer: Literal["adam", "rmsprop", "rmsprop_tf"] = "adam"
+    eps: float = ranged(0.01 / 32, above=0)
+    epsilon_end: float = ranged(0.01, low=0, high=1)
+
+    def refuse(self, spec: EnvSpec) -> str | None:
+        """As DQN; and a support that is one."""
+        if self.atoms < 2 or self.v_min >= self.v_max:
+            return (
+                f"v_min {self.v_min:g} to v_max {self.v_max:g} with {self.atoms} atoms is no range of values"
+            )
+        return super().refuse(spec)
+
+    def policy(self, spec: EnvSpec) -> C51Policy:
+        """The acting part alone."""
+        return C51Policy(spec, self)
+
+    def algorithm(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> C51:
+        """The learner."""
+        return C51(spec, self, peers, device)
+
+
+class C51Policy(DQNPolicy):
+    """Acts on the means of the distributions."""
+
+    support: Tensor
+
+    def __init__(self, spec: EnvSpec, cfg: C51Config) -> None:
+        super().__init__(spec, cfg)
+        support = torch.linspace(cfg.v_min, cfg.v_max, cfg.atoms)
+        self.register_buffer("support", support, persistent=False)
+
+    def values(self, outputs: Tensor) -> Tensor:
+        """Q [B, A] of logits [B, A, K]."""
+        return categorical.mean(outputs.softmax(-1), self.support)
+
+
+class C51(DQN):
+    """The learner: cross entropy of the chosen action's distribution against the projected target."""
+
+    policy: C51Policy
+
+    @torch.no_grad()
+    def target(self, batch: Transition, next_obs: Tensor, noise: Noise | None) -> Tensor:
+        """The distribution the chosen action's is regressed on, [B, K]."""
+        support = self.policy.support
+        judged = self.target_q(next_obs, self.target_q.draw())  # [B, A, K]
+        values = self.policy(next_obs, noise) if self.cfg.double else self.policy.values(judged)
+        best = td.chosen(judged, values.argmax(1)).softmax(-1)
+        moved = categorical.shift(batch.reward, batch.discount, support)
+        return categorical.project(best, moved, support)
+
+    def errors(self, said: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Each row's cross entropy, which is also its priority, and the mean of its target; all [B]."""
+        rows = categorical.cross_entropy(target, said)
+        return rows, rows.detach(), categorical.mean(target, self.policy.support)

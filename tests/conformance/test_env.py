@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from troop.core.env import Continuous, EnvConfig, Step
-from troop.envs import EnvPool, Gymnasium, Toy
+from troop.core.errors import SetupProblem
+from troop.envs import EnvPool, Gymnasium, Toy, preprocessing
 
 SHORT = (("max_episode_steps", 7),)
 
@@ -54,6 +55,12 @@ CASES = {
     "envpool-cartpole": Case(EnvPool("CartPole-v1", 3, 1), "terminated", "next_step"),
     "envpool-cheetah": Case(EnvPool("HalfCheetah-v5", 3, 1, SHORT), "truncated", "next_step"),
     "envpool-walker": Case(EnvPool("WalkerWalk-v1", 3, 1, SHORT), "truncated", "next_step"),
+    "envpool-lander": Case(EnvPool("LunarLander-v3", 3, 1, SHORT), "truncated", "next_step"),
+    "envpool-catch": Case(EnvPool("Catch-v0", 3, 1), "terminated", "next_step"),
+    "envpool-minigrid": Case(EnvPool("MiniGrid-DoorKey-5x5-v0", 3, 1, SHORT), "truncated", "next_step"),
+    "envpool-procgen": Case(EnvPool("BigfishEasy-v0", 3, 1, SHORT), "truncated", "next_step"),
+    "envpool-pong": Case(EnvPool("Pong-v5", 3, 1, SHORT), "truncated", "next_step"),
+    "envpool-breakout-lives": Case(EnvPool("Breakout-v5", 3, 1, preprocessing()), "terminated", "next_step"),
     "envpool-go1": Case(EnvPool("Go1JoystickFlatTerrain-v1", 3, 1, SHORT), "truncated", "next_step"),
 }
 
@@ -61,6 +68,10 @@ CASES = {
 def _needs(case: Case) -> None:
     if isinstance(case.config, EnvPool):
         pytest.importorskip("envpool")
+        try:
+            _ = case.config.spec
+        except SetupProblem as problem:  # Procgen wants Qt on the machine
+            pytest.skip(str(problem))
 
 
 @pytest.fixture(params=CASES, ids=str)

@@ -45,6 +45,7 @@ def test_typos(typo, right):
         ("Pong-v5", "atari"),
         ("BigfishEasy-v0", "procgen"),
         ("MiniGrid-Empty-5x5-v0", "minigrid"),
+        ("Catch-v0", "toy-text"),
         ("D1Basic-v1", "vizdoom"),
         ("FetchReach-v4", "other"),
         ("toy:Clock", "toy"),

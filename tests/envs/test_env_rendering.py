@@ -39,9 +39,9 @@ def test_mujoco_is_drawn_or_told_in_one_sentence():
 
 def test_no_gl_does_not_take_the_parent_down(monkeypatch):
     pytest.importorskip("envpool")
+    pytest.importorskip("mujoco")  # before the variables: in this process it shall not look for that GL
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
     monkeypatch.setenv("PYOPENGL_PLATFORM", "osmesa")
-    pytest.importorskip("mujoco")
     with pytest.raises(SetupProblem, match="libegl1"):
         record(EnvPool("WalkerWalk-v1"), lambda obs: torch.zeros(1, 6), steps=2, frames=1)
 

@@ -20,7 +20,7 @@ def test_specs_of_the_families():
         and walker.action == Continuous(6)
         and walker.episode_limit == 1000
     )
-    assert EnvPool("Pong-v5").spec.obs == {"obs": Field((4, 84, 84), torch.uint8)}
+    assert EnvPool("Pong-v5").spec.obs == {"obs": Field((4, 84, 84), torch.uint8, stack=4)}
     assert EnvPool("CartPole-v1").spec.action == Discrete(2)
     assert EnvPool("FrozenLake-v1").spec.obs == {"obs": Field((16,))}
     assert EnvPool("H1JoystickGaitTracking-v1").spec.obs == {"obs": Field((113,))}

@@ -45,7 +45,7 @@ def own(tmp_path, monkeypatch):
                 observation_space = spaces.Box(0, 255, (6, 6, 3), np.uint8)
                 action_space = spaces.Discrete(3, start=5)
                 def _obs(self):
-                    return np.full((6, 6, 3), self.t, np.uint8)
+                    return np.full((6, 6, 3), self.t, np.uint8) + np.array([0, 10, 20], np.uint8)
                 def step(self, action):
                     assert 5 <= action <= 7
                     obs, _, end, _, info = super().step(np.zeros(1))
@@ -90,11 +90,13 @@ def test_nested_observations_of_an_own_class(own, mode, how):
 
 def test_images_and_choices_that_start_elsewhere(own):
     cfg = Gymnasium("own_worlds:Film", 2)
-    assert cfg.spec.obs == {"obs": Field((6, 6, 3), torch.uint8)} and cfg.spec.action == Discrete(3)
+    assert cfg.spec.obs == {"obs": Field((3, 6, 6), torch.uint8)} and cfg.spec.action == Discrete(3)
     env = cfg.make(0)
     env.reset(0)
     step = env.step(torch.tensor([0, 2]))
-    assert step.reward.tolist() == [5, 7] and step.obs["obs"].unique().tolist() == [1]
+    assert step.reward.tolist() == [5, 7] and (step.obs["obs"][0, :, 2, 4]).tolist() == [1, 11, 21]
+    last = env.step(torch.tensor([0, 2])).next_obs["obs"]
+    assert last.amax(dim=(2, 3)).tolist() == [[2, 12, 22]] * 2
     env.close()
 
 

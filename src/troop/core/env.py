@@ -20,7 +20,8 @@ class Field:
     """Shape and dtype of one row of a named observation.
 
     With `stack` > 1 the first axis is a history of that many frames, oldest first, of which each step adds
-    the last; an episode begins with its first frame repeated. A replay then keeps single frames.
+    the last. The row that opens an episode holds its first frame throughout or, after a lost life, goes on
+    with the history of the row before it. A replay then keeps single frames.
     """
 
     shape: tuple[int, ...]
@@ -65,6 +66,13 @@ class EnvSpec:
         """Columns of a named vector observation; 0 if the env does not have it."""
         field = self.obs.get(name)
         return 0 if field is None else int(torch.Size(field.shape).numel())
+
+    def human_normalized(self, score: float) -> float | None:
+        """A return in percent, 0 a random player and 100 a human; None where nobody published theirs."""
+        if self.scores is None:
+            return None
+        random, human = self.scores
+        return 100 * (score - random) / (human - random)
 
 
 @dataclass(frozen=True, slots=True)

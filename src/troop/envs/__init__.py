@@ -1,3 +1,4 @@
+from troop.envs.atari import preprocessing
 from troop.envs.envpool import EnvPool
 from troop.envs.gymnasium import Gymnasium
 from troop.envs.registry import family, list_envs, resolve
@@ -14,6 +15,7 @@ __all__ = [
     "Toy",
     "family",
     "list_envs",
+    "preprocessing",
     "record",
     "resolve",
     "tuned_reward",

@@ -1,9 +1,9 @@
 """EnvPool, C++ simulators in batches, as VectorEnv.
 
 An observation of several arrays (DMC) is concatenated in the order of EnvPool's own observation spec; a
-scalar takes one column. Playground's `state` is `obs`; of its `privileged_state`, which begins with a copy of
-`state`, `privileged` keeps what comes after the copy. EnvPool resets an env in the step after its end: that
-row is `valid=False`.
+scalar takes one column; pictures are planes, channels first. Playground's `state` is `obs`; of its
+`privileged_state`, which begins with a copy of `state`, `privileged` keeps what comes after the copy. EnvPool
+resets an env in the step after its end: that row is `valid=False`.
 A termination on the very step of the time limit is reported by EnvPool, and so here, as a truncation.
 """
 
@@ -19,16 +19,16 @@ import torch
 from torch import Tensor
 
 from troop.core.config import nearest, ranged
-from troop.core.env import OBS, PRIVILEGED, Continuous, Discrete, EnvSpec, Obs, Step, VectorEnv
+from troop.core.env import PRIVILEGED, Continuous, Discrete, EnvSpec, Obs, Step, VectorEnv
 from troop.core.errors import BadInput, SetupProblem
+from troop.envs.atari import Setting, judged
+from troop.envs.atari_scores import published_scores
 from troop.envs.envpool_catalog import import_envpool, unknown_id
+from troop.envs.envpool_spaces import leaves_of
 from troop.envs.observations import Bounds, Leaf, Packer, name_leaves, spread
 from troop.envs.slim_assets import slim_base_path
 from troop.envs.transforms import Guarded
 
-Setting = tuple[str, int | float | bool | str]
-
-WIDEST_ONE_HOT = 1024  # an integer observation of more values than this is a number, not a name
 RENDERING = {"render_mode", "from_pixels", "render_width", "render_height", "render_camera_id"}
 OURS = (
     "num_envs",
@@ -55,7 +55,8 @@ class EnvPool:
     def spec(self) -> EnvSpec:
         """Shapes and names; only tasks with privileged observations need two small simulators for it."""
         plan = _plan(self.id, self.settings, self.slim_assets)
-        return EnvSpec(self.id, dict(plan.packer.fields), plan.action, self.envs, plan.limit)
+        fields = dict(plan.packer.fields)
+        return EnvSpec(self.id, fields, plan.action, self.envs, plan.limit, plan.scores)
 
     def make(self, seed: int, device: str = "cpu") -> VectorEnv:
         """The live env."""
@@ -66,8 +67,9 @@ class EnvPool:
         return dataclasses.replace(self, envs=envs)
 
     def judged(self) -> Self:
-        """The same: rewards are as the env gives them."""
-        return self
+        """Whole games and rewards as they are, where the settings of a game say otherwise."""
+        settings = judged(self.settings)
+        return self if settings == self.settings else dataclasses.replace(self, settings=settings)
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Plan:
     first_choice: int
     limit: int | None
     base_path: str
+    scores: tuple[float, float] | None
 
 
 class EnvPoolEnv:
@@ -179,23 +182,24 @@ def _plan(id: str, settings: tuple[Setting, ...], slim: bool) -> Plan:
         raise BadInput(f"'{id}' is a game for {config.max_num_players} players; Troop trains one agent.")
     from envpool.registration import registry
 
-    base_path = config.base_path
+    module, base_path = registry.specs[id][0], config.base_path
     watched = any(name in ("render_mode", "from_pixels", "base_path") for name, _ in settings)
     if slim and not watched:
-        base_path = slim_base_path(id, registry.specs[id][0], base_path)
-    leaves = [_leaf(key, array) for key, array in spec.state_array_spec.items() if key.split(":")[0] == "obs"]
+        base_path = slim_base_path(id, module, base_path)
+    leaves = leaves_of(spec, module)
     if any(leaf.name == PRIVILEGED for leaf in leaves):
         leaves = _without_copy(leaves, id, {**dict(settings), "base_path": base_path})
     limit = config.max_episode_steps if 0 < config.max_episode_steps < 2**31 - 1 else None
     space = spec.gymnasium_action_space
     kind = type(space).__name__
-    packer = Packer(name_leaves(leaves))
+    scores = published_scores(id) if module == "envpool.atari" else None
+    packer = Packer(name_leaves(leaves), id)
     if kind == "Discrete":
-        return Plan(packer, Discrete(int(space.n)), None, (), int(space.start), limit, base_path)
+        return Plan(packer, Discrete(int(space.n)), None, (), int(space.start), limit, base_path, scores)
     if kind != "Box" or not np.issubdtype(space.dtype, np.floating):
         raise BadInput(f"The actions of '{id}' are {space}; Troop knows one box of numbers or one choice.")
     bounds = Bounds.of(space.low, space.high)
-    return Plan(packer, bounds.action, bounds, space.shape, 0, limit, base_path)
+    return Plan(packer, bounds.action, bounds, space.shape, 0, limit, base_path, scores)
 
 
 def envpool_spec(id: str, settings: tuple[Setting, ...]) -> Any:  # noqa: ANN401
@@ -215,20 +219,6 @@ def envpool_spec(id: str, settings: tuple[Setting, ...]) -> Any:  # noqa: ANN401
         return envpool.make_spec(id, **dict(settings))
     except (RuntimeError, TypeError, ValueError) as error:
         raise BadInput(f"EnvPool cannot make '{id}' with settings {dict(settings)}: {error}") from error
-
-
-def _leaf(key: str, array: Any) -> Leaf:  # noqa: ANN401 - EnvPool's ArraySpec
-    name = key.partition(":")[2]
-    path = tuple(name.split(".")) if name else ()
-    shape = tuple(int(size) for size in array.shape if size != -1)
-    group = PRIVILEGED if name == "privileged_state" else OBS
-    if array.dtype == np.uint8 and len(shape) >= 2:
-        return Leaf(path, shape, "image", group)
-    if np.issubdtype(array.dtype, np.integer) and shape == ():
-        low, high = int(np.min(array.minimum)), int(np.max(array.maximum))
-        if 0 <= high - low < WIDEST_ONE_HOT:
-            return Leaf(path, shape, "one_hot", group, choices=high - low + 1, first=low)
-    return Leaf(path, shape, "vector", group)
 
 
 def _without_copy(leaves: list[Leaf], id: str, options: dict[str, Any]) -> list[Leaf]:

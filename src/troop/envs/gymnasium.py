@@ -1,7 +1,7 @@
 """Any Gymnasium env, vectorized, in each of its three autoreset modes, as VectorEnv.
 
 Arrays of a nested observation are concatenated in the order of the space's keys, a key `privileged` stays
-apart; discrete observations become one-hot, uint8 images stay as they are. Action boxes are flattened.
+apart; discrete observations become one-hot, images planes, channels first. Action boxes are flattened.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 from troop.core.config import ranged
 from troop.core.env import Continuous, Discrete, EnvSpec, Obs, Step, VectorEnv
 from troop.core.errors import BadInput, SetupProblem
+from troop.envs.atari_scores import published_scores
 from troop.envs.gymnasium_spaces import action_of, leaves_of
 from troop.envs.observations import Bounds, Packer, name_leaves, spread
 from troop.envs.own_envs import Maker, find_maker
@@ -40,7 +41,8 @@ class Gymnasium:
     def spec(self) -> EnvSpec:
         """Shapes and names, read from one copy of the env."""
         plan = _plan(self.id, self.settings)
-        return EnvSpec(self.id, dict(plan.packer.fields), plan.action, self.envs, plan.limit)
+        scores = published_scores(self.id)
+        return EnvSpec(self.id, dict(plan.packer.fields), plan.action, self.envs, plan.limit, scores)
 
     def make(self, seed: int, device: str = "cpu") -> VectorEnv:
         """The live env."""
@@ -191,7 +193,7 @@ def _vector(cfg: Gymnasium) -> Any:  # noqa: ANN401
 def _plan(id: str, settings: tuple[Setting, ...]) -> Plan:
     env = find_maker(id, settings)()
     try:
-        packer = Packer(name_leaves(leaves_of(env.observation_space, id)))
+        packer = Packer(name_leaves(leaves_of(env.observation_space, id)), id)
         action, bounds, first = action_of(env.action_space, id)
         limit = getattr(env.spec, "max_episode_steps", None)
         return Plan(packer, action, bounds, tuple(env.action_space.shape), first, limit)

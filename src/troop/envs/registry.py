@@ -17,6 +17,7 @@ FAMILIES = {
     "envpool.mujoco.playground": "playground",
     "envpool.classic_control": "classic",
     "envpool.box2d": "box2d",
+    "envpool.toy_text": "toy-text",
     "envpool.atari": "atari",
     "envpool.procgen": "procgen",
     "envpool.minigrid": "minigrid",
@@ -74,8 +75,8 @@ def list_envs(pattern: str = "") -> list[tuple[str, str]]:
 def family(id: str) -> str:
     """The kind of env an id names, by which recipes pick their numbers; as `resolve` would find it.
 
-    One of dmc, gym-mujoco, playground, classic, box2d, atari, procgen, minigrid, vizdoom, toy, gymnasium
-    and other.
+    One of dmc, gym-mujoco, playground, classic, box2d, toy-text, atari, procgen, minigrid, vizdoom, toy,
+    gymnasium and other.
     """
     backend, colon, name = id.partition(":")
     if colon and backend == "toy":

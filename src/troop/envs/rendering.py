@@ -47,13 +47,14 @@ def record(
     frames: int = 120,
     size: tuple[int, int] = (480, 360),
 ) -> Recording:
-    """Film one episode of `env` under `act` (observations of one row to an action of one row).
+    """Film one episode of `env`, as it is judged, under `act` (observations of one row to one action).
 
     At most `frames` pictures of `size` (width, height) are drawn, evenly over the episode's longest possible
     length or `steps`: a humanoid takes 0.7 s a picture in software. Gymnasium envs choose their own size.
     """
     if frames < 1:
         raise BadInput(f"A film of {frames} frames cannot be; ask for at least 1.")
+    env = env.judged()
     longest = min(steps or 10**9, env.spec.episode_limit or 1000)
     stride = math.ceil(longest / frames)
     order = _order(env) | {"seed": seed, "steps": longest, "stride": stride, "size": list(size)}

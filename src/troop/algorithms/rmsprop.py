@@ -37,22 +37,30 @@ class RMSProp(Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One step down the gradients; weight decay is apart from them, as in AdamW."""
+        skip = self.found_inf
+        if skip is not None and skip.device.type == "cpu":  # there reading a flag makes nobody wait
+            if skip:
+                return
+            skip = None
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._descend(parameter, self.state[parameter], group)
+                    self.descend(parameter, self.state[parameter], group, skip)
 
-    def _descend(self, parameter: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
-        """The step of one tensor; where it is skipped every share below is 0 and the gradient counts as 0."""
+    def descend(
+        self, parameter: Tensor, state: dict[str, Tensor], group: dict[str, Any], skip: Tensor | None
+    ) -> None:
+        """The step of one tensor; where `skip` is set the gradient counts as 0 and every share below is 0."""
+        gradient: Any = parameter.grad
+        go: Any = 1.0
+        if skip is not None:
+            go, gradient = 1.0 - skip, torch.where(skip.bool(), 0.0, gradient)
         if not state:
             state["square"] = (torch.ones_like if group["tf"] else torch.zeros_like)(parameter)
             state |= {"mean": torch.zeros_like(parameter)} if group["centered"] else {}
             state |= {"velocity": torch.zeros_like(parameter)} if group["momentum"] else {}
-        skip = parameter.new_zeros(()) if self.found_inf is None else self.found_inf
-        go = 1.0 - skip
-        gradient = torch.where(skip.bool(), 0.0, parameter.grad)  # type: ignore[arg-type]
         share, rate = go * (1.0 - group["decay"]), go * group["lr"]
-        below = state["square"].lerp_(gradient.square(), share)
+        below = state["square"].lerp_(gradient * gradient, share)
         if group["centered"]:
             mean = state["mean"].lerp_(gradient, share)
             # A variance; rounding must not make it negative and its root NaN.
@@ -62,6 +70,6 @@ class RMSProp(Optimizer):
             parameter.mul_(1.0 - rate * group["weight_decay"])
         if group["momentum"]:
             velocity = state["velocity"].mul_(1.0 - go * (1.0 - group["momentum"])).addcdiv_(gradient, below)
-            parameter.addcmul_(velocity, rate, value=-1)
+            parameter.sub_(velocity * rate)
         else:
-            parameter.addcdiv_(gradient.mul_(rate), below, value=-1)
+            parameter.addcdiv_(gradient * rate, below, value=-1)

@@ -47,7 +47,7 @@ class NoisyLinear(nn.Module):
         bias = torch.addcmul(self.mu_bias, self.sigma_bias, leaves)
         if enters.dim() == 1:
             # One noise for all rows: one product with the noisy weights instead of two with their parts.
-            weight = torch.addcmul(self.mu_weight, self.sigma_weight, torch.outer(leaves, enters))
+            weight = torch.addcmul(self.mu_weight, self.sigma_weight * enters, leaves.unsqueeze(1))
             return functional.linear(x, weight, bias)
         # A noise of rank one need not be written out: W_r x_r = f(e_out) * (sigma_w (f(e_in) * x_r)).
         spread = functional.linear(x * enters, self.sigma_weight)

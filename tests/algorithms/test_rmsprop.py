@@ -1,0 +1,112 @@
+import math
+
+import pytest
+import torch
+
+from troop.algorithms.rmsprop import RMSProp
+
+
+def slow(weight, gradients, lr, decay, eps, centered, momentum, tf):
+    """One number, one step at a time, as the papers and TensorFlow's and torch's documentation say."""
+    square, mean, velocity = (1.0 if tf else 0.0), 0.0, 0.0
+    for g in gradients:
+        square = decay * square + (1 - decay) * g * g
+        mean = decay * mean + (1 - decay) * g
+        variance = square - mean * mean if centered else square
+        step = g / math.sqrt(variance + eps) if tf else g / (math.sqrt(variance) + eps)
+        velocity = momentum * velocity + step
+        weight -= lr * velocity
+    return weight
+
+
+def run(weights, gradients, optimizer, **options):
+    parameter = torch.nn.Parameter(torch.tensor(weights, dtype=torch.float64))
+    made = optimizer([parameter], **options)
+    for g in gradients:
+        parameter.grad = torch.tensor(g, dtype=torch.float64)
+        made.step()
+    return parameter, made
+
+
+GRADIENTS = [[0.5, -2.0], [0.1, 3.0], [-0.7, 0.0], [0.2, -1.0], [1e-3, 10.0]]
+
+
+@pytest.mark.parametrize("tf", [True, False])
+@pytest.mark.parametrize("centered", [True, False])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_it_is_the_loop_over_numbers(tf, centered, momentum):
+    options = {"lr": 0.01, "decay": 0.95, "eps": 1e-5, "centered": centered, "momentum": momentum, "tf": tf}
+    parameter, _ = run([1.0, -1.0], GRADIENTS, RMSProp, **options)
+    for place, weight in enumerate((1.0, -1.0)):
+        by_hand = slow(weight, [g[place] for g in GRADIENTS], **options)
+        assert parameter[place].item() == pytest.approx(by_hand, rel=1e-9)
+
+
+@pytest.mark.parametrize("centered", [True, False])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_other_dialect_is_torchs_own(centered, momentum):
+    ours, _ = run([1.0, -1.0], GRADIENTS, RMSProp, lr=0.01, decay=0.9, centered=centered, momentum=momentum)
+    torchs, _ = run(
+        [1.0, -1.0],
+        GRADIENTS,
+        torch.optim.RMSprop,
+        lr=0.01,
+        alpha=0.9,
+        centered=centered,
+        momentum=momentum,
+    )
+    assert torch.allclose(ours, torchs, rtol=1e-9)
+
+
+def test_the_first_steps_by_hand():
+    # tf: 0.9 * 1 + 0.1 * 4 = 1.3, and 2 / sqrt(1.3 + 0.7) = sqrt 2; torch: 2 / (sqrt(0.4) + 0.7).
+    tf, _ = run([0.0], [[2.0]], RMSProp, lr=1.0, decay=0.9, eps=0.7, tf=True)
+    assert tf.item() == pytest.approx(-math.sqrt(2))
+    plain, _ = run([0.0], [[2.0]], RMSProp, lr=1.0, decay=0.9, eps=0.7)
+    assert plain.item() == pytest.approx(-2 / (math.sqrt(0.4) + 0.7))
+    # centered: 1.3 - 0.2^2 = 1.26.
+    centered, _ = run([0.0], [[2.0]], RMSProp, lr=1.0, decay=0.9, eps=0.74, centered=True, tf=True)
+    assert centered.item() == pytest.approx(-math.sqrt(2))
+
+
+def test_weights_decay_apart_from_gradients():
+    decayed, _ = run([2.0], [[0.0]], RMSProp, lr=0.1, weight_decay=0.5, tf=True)
+    assert decayed.item() == pytest.approx(2.0 * (1 - 0.1 * 0.5))
+
+
+@pytest.mark.parametrize("tf", [True, False])
+def test_a_constant_gradient_never_makes_a_negative_variance(tf):
+    parameter = torch.nn.Parameter(torch.zeros(64))
+    made = RMSProp([parameter], lr=1e-4, decay=0.5, eps=1e-8, centered=True, tf=tf)
+    for _ in range(200):
+        parameter.grad = torch.linspace(0.1, 3.0, 64)
+        made.step()
+        assert torch.isfinite(parameter).all()
+
+
+@pytest.mark.parametrize("reads", [True, False])  # as on a CPU, and as where reading the flag would wait
+@pytest.mark.parametrize("tf", [True, False])
+def test_a_flagged_step_leaves_weights_and_accumulators_alone(tf, reads):
+    parameter, made = run([1.0, -1.0], GRADIENTS, RMSProp, lr=0.1, centered=True, momentum=0.9, tf=tf)
+    group, state = made.param_groups[0], made.state[parameter]
+    before = [parameter.detach().clone(), *(x.clone() for x in state.values())]
+    parameter.grad = torch.tensor([math.nan, math.inf], dtype=torch.float64)
+    flag = torch.ones((), dtype=torch.float64)
+    if reads:
+        made.found_inf = flag
+        made.step()
+    else:
+        with torch.no_grad():
+            made.descend(parameter, state, group, flag)
+    assert all(torch.equal(x, y) for x, y in zip(before, [parameter, *state.values()], strict=True))
+
+
+def test_both_ways_of_skipping_step_alike_where_nothing_is_skipped():
+    one, _ = run([1.0, -1.0], GRADIENTS, RMSProp, lr=0.1, centered=True, momentum=0.9, tf=True)
+    other = torch.nn.Parameter(torch.tensor([1.0, -1.0], dtype=torch.float64))
+    made = RMSProp([other], lr=0.1, centered=True, momentum=0.9, tf=True)
+    for g in GRADIENTS:
+        other.grad = torch.tensor(g, dtype=torch.float64)
+        with torch.no_grad():
+            made.descend(other, made.state[other], made.param_groups[0], torch.zeros((), dtype=torch.float64))
+    assert torch.allclose(one, other, rtol=1e-12)

@@ -18,6 +18,7 @@ from troop.core.env import EnvConfig
 from troop.core.errors import BadInput, SetupProblem, TrainingFault, TroopError
 from troop.core.program import Program
 from troop.recording import Recording
+from troop.replay.prioritized import Priority
 from troop.roles.trainer import Rhythm
 from troop.runs.checkpoint import load_newest
 from troop.runs.directory import RunDirectory, default_path
@@ -30,7 +31,11 @@ KINDS: dict[str, type] = {
         envs.Gymnasium,
         envs.Toy,
         algorithms.FastTD3Config,
+        algorithms.DQNConfig,
+        algorithms.C51Config,
+        algorithms.RainbowConfig,
         systems.Sync,
+        Priority,
         Rhythm,
         engines.Inline,
         Until,
@@ -39,7 +44,7 @@ KINDS: dict[str, type] = {
 }
 EXPECTED: dict[str, Any] = {
     "env": (envs.EnvPool, envs.Gymnasium, envs.Toy),
-    "algorithm": algorithms.FastTD3Config,
+    "algorithm": (algorithms.FastTD3Config, algorithms.DQNConfig),
     "system": systems.Sync,
     "engine": engines.Inline,
     "until": Until,

@@ -8,15 +8,21 @@ import torch
 from troop.core.batch import NStep, Rows
 from troop.core.env import Continuous, Discrete, EnvSpec, Field
 from troop.core.flow import Store
+from troop.replay.prioritized import PrioritizedReplay, Priority
 from troop.replay.uniform import Replay, Size
 
 SPECS = {
     "continuous": EnvSpec("c", {"obs": Field((3,)), "privileged": Field((2,))}, Continuous(2), 3),
+    "stacks of pixels": EnvSpec("e", {"obs": Field((4, 4, 4), torch.uint8)}, Discrete(5), 3),
     "pixels and choices": EnvSpec("d", {"obs": Field((2, 4, 4), torch.uint8)}, Discrete(5), 3),
 }
 STORES = {
     "uniform": lambda spec: Replay(spec, NStep(), Size(16, 4), seed=0),
     "uniform, three steps": lambda spec: Replay(spec, NStep(3), Size(16, 4), seed=0),
+    "prioritized": lambda spec: PrioritizedReplay(spec, NStep(), Size(16, 4), 0, priority=Priority(0.6)),
+    "prioritized, three steps": lambda spec: PrioritizedReplay(
+        spec, NStep(3), Size(16, 4), 0, priority=Priority(0.6, weights_over="buffer")
+    ),
     "uniform, scaled rewards": lambda spec: Replay(spec, NStep(1, scale_rewards_to=5.0), Size(16, 4), seed=0),
 }
 

@@ -54,9 +54,9 @@ def test_streams_do_not_overwrite_each_others_return():
 def test_a_forced_cut_starts_all_returns_anew():
     replay = History(2, 8).replay(NStep(1, 0.9, scale_rewards_to=1.0))
     replay.add(History(2, 8).piece([0, 1], [STEP, STEP]))
-    assert replay.scale.returns.any()
+    assert replay.windows.scale.returns.any()
     replay.cut()
-    assert not replay.scale.returns.any()
+    assert not replay.windows.scale.returns.any()
 
 
 def test_sampled_rewards_are_divided_after_the_n_step_sum():

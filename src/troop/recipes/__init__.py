@@ -2,10 +2,10 @@
 
 from troop.core.config import nearest
 from troop.core.errors import BadInput
-from troop.recipes import fast_td3
+from troop.recipes import dqn, fast_td3
 from troop.recipes.recipe import Recipe, Wish
 
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in fast_td3.RECIPES}
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in [*fast_td3.RECIPES, *dqn.RECIPES]}
 
 __all__ = ["RECIPES", "Recipe", "Wish", "find"]
 

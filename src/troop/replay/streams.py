@@ -3,6 +3,7 @@
 The successor of a row is the next row of its stream. Where an episode ended, the next row is a *closing*
 row: it holds the true final observation and is no transition. EnvPool's extra row after an end is
 just that; for other backends the recorder adds it. So no observation is kept twice and none aside.
+Of a stack of frames each row keeps the newest only: the others are those of the rows before it.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor
 
 from troop.core.batch import Rows
-from troop.core.env import Continuous, EnvSpec, Obs
-from troop.core.errors import SetupProblem
+from troop.core.env import Continuous, EnvSpec, Field
+from troop.replay import kernels, on_device
+from troop.replay.kernels import CLOSING, FRESH, TRUNCATED
+from troop.replay.room import room
 
-TERMINATED, TRUNCATED, CLOSING, NEAR = 1, 2, 4, 8  # NEAR: an end, or the ring's, is within reach
 ACTION = "action"
 
 
@@ -28,25 +29,22 @@ class Layout:
     """Which fields a row has: float32 ones share one packed row, others have an array of their own."""
 
     packed: dict[str, tuple[int, int]]  # name -> first column, width
-    loose: dict[str, tuple[tuple[int, ...], torch.dtype]]
+    loose: dict[str, Field]
 
     @staticmethod
     def of(spec: EnvSpec) -> Layout:
         """The layout of an env's rows."""
-        fields = {name: (field.shape, field.dtype) for name, field in spec.obs.items()}
-        if isinstance(spec.action, Continuous):
-            fields[ACTION] = ((spec.action.size,), torch.float32)
-        else:
-            fields[ACTION] = ((), torch.int64)
+        chosen = Field((), torch.int64)
+        action = Field((spec.action.size,)) if isinstance(spec.action, Continuous) else chosen
         packed: dict[str, tuple[int, int]] = {}
-        loose: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        loose: dict[str, Field] = {}
         column = 0
-        for name, (shape, dtype) in fields.items():
-            if dtype == torch.float32 and len(shape) == 1:
-                packed[name] = (column, shape[0])
-                column += shape[0]
+        for name, field in (spec.obs | {ACTION: action}).items():
+            if field.dtype == torch.float32 and len(field.shape) == 1 and field.stack == 1:
+                packed[name] = (column, field.shape[0])
+                column += field.shape[0]
             else:
-                loose[name] = (shape, dtype)
+                loose[name] = field
         return Layout(packed, loose)
 
     @property
@@ -57,42 +55,35 @@ class Layout:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row, with reward and flags."""
-        loose = sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self.loose.values())
+        loose = sum(torch.Size(field.frame).numel() * field.dtype.itemsize for field in self.loose.values())
         return 4 * self.width + loose + 4 + 1
 
 
-def refuse_if_too_large(needed: int, device: str, what: str) -> None:
-    """Raise SetupProblem, with the numbers, before an allocation that cannot succeed."""
-    kind = torch.device(device)
-    free = torch.cuda.mem_get_info(kind)[0] if kind.type == "cuda" else psutil.virtual_memory().available
-    if needed > free:
-        raise SetupProblem(
-            f"{what} needs {needed / 1e9:.2f} GB on {device} but {free / 1e9:.2f} GB are free; "
-            "lower --system.capacity (rows), or --envs."
-        )
-
-
 class Streams:
-    """`streams` rings of `length` rows; knows where rows are, not how they are drawn.
+    """`streams` rings of `length` rows; knows where rows are, not how they are drawn."""
 
-    A row whose window of `reach` rows is cut by an end or by the ring's own is marked NEAR when that is
-    known, so that whoever draws it need look no further if it is not. GPUs look anyway: marking would wait.
-    """
-
-    def __init__(self, spec: EnvSpec, streams: int, length: int, device: str = "cpu", reach: int = 0) -> None:
+    def __init__(
+        self, spec: EnvSpec, streams: int, length: int, device: str = "cpu", folder: str = ""
+    ) -> None:
         self.layout, self.streams, self.length = Layout.of(spec), streams, length
-        self.reach = reach if torch.device(device).type == "cpu" else 0
         self.device = torch.device(device)
         total = streams * length
-        refuse_if_too_large(total * self.layout.row_bytes, device, f"A replay of {total:,} rows of {spec.id}")
-        self.rows = torch.zeros(total, self.layout.width, device=device)
+        allocate = room(
+            total * self.layout.row_bytes, device, folder, f"A replay of {total:,} rows of {spec.id}"
+        )
+        self.rows = allocate((total, self.layout.width), torch.float32)
         self.loose = {
-            name: torch.zeros(total, *shape, dtype=dtype, device=device)
-            for name, (shape, dtype) in self.layout.loose.items()
+            name: allocate((total, *field.frame), field.dtype) for name, field in self.layout.loose.items()
         }
         self.reward = torch.zeros(total, device=device)
         self.flags = torch.zeros(total, dtype=torch.uint8, device=device)
         self.heads = np.zeros(streams, dtype=np.int64)  # rows ever written, per stream; host side, no sync
+        self.stack = max((field.stack for field in spec.obs.values()), default=1)
+
+    @property
+    def margin(self) -> int:
+        """The oldest rows of a full ring that are there only for the stacks of those after them."""
+        return self.stack - 1
 
     def __len__(self) -> int:
         """Rows held, closing ones included."""
@@ -108,7 +99,8 @@ class Streams:
         time, count = piece.reward.shape
         assert time <= self.length, "a piece is longer than the ring"
         streams = piece.streams.numpy()
-        position = (self.heads[streams] + np.arange(time)[:, None]) % self.length
+        before = self.heads[streams]
+        position = (before + np.arange(time)[:, None]) % self.length
         self.heads[streams] += time
         place = torch.from_numpy(streams * self.length + position).to(self.device)
         flat = place.view(-1)
@@ -117,46 +109,69 @@ class Streams:
         if packed:  # an env of images and choices has none
             self.rows.index_copy_(0, flat, packed[0] if len(packed) == 1 else torch.cat(packed, -1))
         for name, store in self.loose.items():
-            store.index_copy_(0, flat, values[name].reshape(time * count, *store.shape[1:]))
+            value = values[name].reshape(time * count, *self.layout.loose[name].shape)
+            store.index_copy_(0, flat, value[:, -store.shape[1] :] if store.dim() > 1 else value)
         self.reward.index_copy_(0, flat, piece.reward.reshape(-1))
         flags = piece.terminated.to(torch.uint8)  # TERMINATED is bit 1, TRUNCATED 2, CLOSING 4
         flags = flags + piece.truncated.to(torch.uint8) * TRUNCATED + piece.closing.to(torch.uint8) * CLOSING
-        if self.reach:
-            ends = flags != 0
-            flags = flags + torch.from_numpy(position >= self.length - self.reach) * NEAR
+        if self.stack > 1:
+            flags = flags + self._fresh(values, before == 0).to(torch.uint8) * FRESH
         self.flags.index_copy_(0, flat, flags.to(torch.uint8).reshape(-1))
-        if self.reach and ends.any():
-            which = ends.nonzero().numpy()
-            self._mark(streams[which[:, 1]], position[which[:, 0], which[:, 1]])
         return place
 
-    def _mark(self, streams: np.ndarray[Any, Any], position: np.ndarray[Any, Any]) -> None:
-        """The rows before these ends have windows that they cut."""
-        for back in range(1, self.reach):
-            place = torch.from_numpy(streams * self.length + (position - back) % self.length)
-            self.flags[place] |= NEAR
+    def _fresh(self, values: dict[str, Tensor], first: np.ndarray[Any, Any]) -> Tensor:
+        """Where a history of frames may begin, [T, B]: all frames of the stack are the same.
+
+        Where that is so within an episode it does no harm: repeating the frame gives the same stack.
+        """
+        fresh: Tensor | bool = True
+        for name, field in self.layout.loose.items():
+            if field.stack > 1:
+                frames = values[name].view(*values[name].shape[:2], field.stack, -1)
+                fresh = fresh & (frames[:, :, 1:] == frames[:, :, :1]).flatten(2).all(-1)
+        assert isinstance(fresh, Tensor)
+        fresh[0] |= torch.from_numpy(first).to(fresh.device)  # nothing is known of what came before
+        return fresh
 
     def cut(self) -> None:
         """Forced reset of every stream: the newest row keeps its observation but is a transition no more."""
         written = np.flatnonzero(self.heads > 0)
-        last = written * self.length + (self.heads[written] - 1) % self.length
-        place = torch.from_numpy(last).to(self.device)
-        self.flags[place] = CLOSING | (NEAR if self.reach else 0)
+        place = torch.from_numpy(written * self.length + (self.heads[written] - 1) % self.length)
+        place = place.to(self.device)
+        self.flags[place] = (self.flags[place] & FRESH) | CLOSING
         self.reward[place] = 0.0
-        self._mark(written, (self.heads[written] - 1) % self.length)
 
     def fields(self, place: Tensor) -> dict[str, Tensor]:
         """Every named field of the rows at `place` [B]; one gather for all packed ones."""
-        rows = self.rows.index_select(0, place)
-        found = {name: rows[:, first : first + width] for name, (first, width) in self.layout.packed.items()}
-        return found | {name: store.index_select(0, place) for name, store in self.loose.items()}
+        found: dict[str, Tensor] = {}
+        if self.layout.packed:
+            rows = self.rows.index_select(0, place)
+            found = {
+                name: rows[:, first : first + width] for name, (first, width) in self.layout.packed.items()
+            }
+        history = self._histories(place) if self.stack > 1 else place
+        for name, store in self.loose.items():
+            field = self.layout.loose[name]
+            if field.stack == 1:
+                found[name] = store.index_select(0, place)
+                continue
+            frames = store.index_select(0, history[:, -field.stack :].reshape(-1))
+            found[name] = frames.view(len(place), *field.shape)
+        return found
+
+    def _histories(self, place: Tensor) -> Tensor:
+        if self.device.type != "cpu":
+            return on_device.histories(place, self.length, self.flags, self.stack)
+        history = torch.empty(len(place), self.stack, dtype=torch.int64)
+        kernels.histories(place.numpy(), self.length, self.flags.numpy(), history.numpy())
+        return history
 
     def state_dict(self) -> dict[str, Any]:
         """The rows in use and the heads."""
         used = int(min(self.heads.max(initial=0), self.length))
         state: dict[str, Any] = {name: self._by_stream(x)[:, :used] for name, x in self._arrays().items()}
         heads = torch.from_numpy(self.heads.copy())
-        return state | {"heads": heads, "length": self.length, "reach": self.reach}
+        return state | {"heads": heads, "length": self.length}
 
     def load_state_dict(self, state: dict[str, Any]) -> int:
         """Take back as many streams as there are here, newest rows first; returns the rows dropped."""
@@ -170,8 +185,6 @@ class Streams:
             for stream in range(common):  # rings of another length: lay the newest rows out anew
                 newest = np.arange(heads[stream] - min(held[stream], self.length), heads[stream]) % length
                 mine[stream, : len(newest)] = state[name][stream, torch.from_numpy(newest)].to(self.device)
-        if self.reach and (length != self.length or state.get("reach") != self.reach):
-            self.flags |= NEAR  # marked for other windows or not at all: look at each until it is overwritten
         kept = heads[:common] if length == self.length else np.minimum(held[:common], self.length)
         self.heads[:common] = kept
         return int(held.sum() - np.minimum(kept, self.length).sum())
@@ -182,8 +195,3 @@ class Streams:
     def _arrays(self) -> dict[str, Tensor]:
         arrays = {"rows": self.rows, "reward": self.reward, "flags": self.flags}
         return arrays | {f"loose_{name}": store for name, store in self.loose.items()}
-
-
-def named(fields: dict[str, Tensor]) -> Obs:
-    """The observations among fields."""
-    return {name: x for name, x in fields.items() if name != ACTION}

@@ -1,45 +1,64 @@
-"""n-step windows over time-ordered rows, cut where an episode ends."""
+"""From places in the streams to Transitions: n-step windows cut at ends, stacks of frames put together."""
 
 from __future__ import annotations
-
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from troop.replay.streams import CLOSING, TERMINATED, TRUNCATED
+from troop.core.batch import NStep, Transition
+from troop.core.env import Obs
+from troop.replay import kernels, on_device
+from troop.replay.reward_scale import RewardScale
+from troop.replay.streams import ACTION, Streams
 
 
-@lru_cache(maxsize=8)
-def _powers(gamma: float, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return (gamma ** torch.arange(n + 1, dtype=torch.float64, device=device)).to(dtype)
+class Windows:
+    """Cuts the experience an algorithm wants out of the streams."""
 
+    def __init__(self, streams: Streams, experience: NStep) -> None:
+        self.streams, self.experience = streams, experience
+        # Each power is rounded once, and sums are made in double precision.
+        self.powers = experience.gamma ** torch.arange(
+            experience.n + 1, dtype=torch.float64, device=streams.device
+        )
+        self.final = kernels.TERMINATED
+        if not experience.bootstrap_at_limits:
+            self.final |= kernels.TRUNCATED
+        scaled = experience.scale_rewards_to is not None
+        self.scale = RewardScale(experience, streams.streams, str(streams.device)) if scaled else None
 
-def powers(gamma: float, n: int, like: Tensor) -> Tensor:
-    """1, gamma, ..., gamma^n, each rounded once."""
-    return _powers(gamma, n, like.dtype, like.device)
+    def transitions(
+        self, place: Tensor, weight: Tensor | None = None, index: Tensor | None = None
+    ) -> Transition:
+        """The transitions that start at `place` [B]."""
+        reward, discount, successor = self.cut(place)
+        found = self.streams.fields(torch.cat((place, successor)))
+        rows = len(place)
+        before: Obs = {name: x[:rows] for name, x in found.items()}
+        after: Obs = {name: x[rows:] for name, x in found.items() if name != ACTION}
+        action = before.pop(ACTION)
+        if self.scale is not None:
+            reward = reward / self.scale.value
+        return Transition(before, action, reward, discount, after, weight, index)
 
-
-def cut(
-    reward: Tensor, flags: Tensor, gamma: float, bootstrap_at_limits: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum windows [B, n] up to their episode's end: (reward [B], discount [B], steps taken [B]).
-
-    A row counts if no earlier row of the window ended the episode and it is not a closing row itself.
-    The successor of the window is the row `steps` after its start; `discount` is gamma^steps, or 0 if
-    the last counted row ended the world.
-    """
-    rows, n = reward.shape
-    final = TERMINATED if bootstrap_at_limits else TERMINATED | TRUNCATED
-    if n == 1:
-        ended = (flags[:, 0] & final).bool()
-        discount = torch.full_like(reward[:, 0], gamma).masked_fill_(ended, 0.0)
-        return reward[:, 0], discount, torch.ones(rows, dtype=torch.int64, device=reward.device)
-    discounts = powers(gamma, n, reward)
-    stop = (flags & CLOSING).bool()
-    stop[:, 1:] |= (flags[:, :-1] & (TERMINATED | TRUNCATED)).bool()
-    counted = stop.logical_not_().to(torch.uint8).cumprod(1, dtype=torch.int64)  # [B, n]
-    steps = counted.sum(1)
-    total = (reward * counted * discounts[:n]).sum(1)
-    ended = ((flags & final).bool() & counted.bool()).any(1)
-    return total, discounts[steps].masked_fill_(ended, 0.0), steps
+    def cut(self, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(reward, discount, place of the successor) of each window."""
+        streams = self.streams
+        if streams.device.type != "cpu":
+            return on_device.windows(
+                place, streams.length, streams.reward, streams.flags, self.powers, self.final
+            )
+        reward, discount = torch.empty(len(place)), torch.empty(len(place))
+        successor = torch.empty_like(place)
+        kernels.windows(
+            place.numpy(),
+            streams.length,
+            streams.reward.numpy(),
+            streams.flags.numpy(),
+            self.powers.numpy(),
+            self.final,
+            reward.numpy(),
+            discount.numpy(),
+            successor.numpy(),
+        )
+        return reward, discount, successor

@@ -42,9 +42,11 @@ class Trainer:
         store: Store,
         exploration: Exploration,
         rhythm: Rhythm,
+        save_store: bool = True,
     ) -> None:
         self.algorithm, self.store, self.rhythm = algorithm, store, rhythm
         self.collector = Collector(world, algorithm.publishes, recorder, exploration)  # type: ignore[arg-type]
+        self.save_store = save_store
         self.version = 0
         self.notes: list[str] = []
 
@@ -69,7 +71,10 @@ class Trainer:
             batch = self.store.sample(self.rhythm.batch)
             if batch is None:
                 break  # warming up
-            for name, value in self.algorithm.update(batch).metrics.items():
+            outcome = self.algorithm.update(batch)
+            if batch.index is not None and outcome.priority is not None:
+                self._reprioritize(batch.index, outcome.priority)
+            for name, value in outcome.metrics.items():
                 both = name.startswith("count/") and name in metrics
                 metrics[name] = metrics[name] + value if both else value
             self.version += 1
@@ -81,6 +86,11 @@ class Trainer:
                     f"up to update {self.version:,}; lower the learning rates, or look at the env's rewards."
                 )
         return metrics
+
+    def _reprioritize(self, index: Tensor, priority: Tensor) -> None:
+        priority = priority.cpu()
+        if priority.isfinite().all():  # an update that was skipped says nothing of its rows
+            self.store.reprioritize(index, priority)
 
     def latest(self, after: int) -> tuple[int, dict[str, Tensor]] | None:
         """The policy as it is now."""
@@ -100,7 +110,7 @@ class Trainer:
         """Learner, replay and env position."""
         return {
             "algorithm": self.algorithm.state_dict(),
-            "replay": self.store.state_dict(),
+            "replay": self.store.state_dict() if self.save_store else None,
             "collector": self.collector.state_dict(),
             "version": self.version,
         }
@@ -109,7 +119,9 @@ class Trainer:
         """Go on; what could not be taken back is said in `notes`."""
         self.algorithm.load_state_dict(state["algorithm"])
         self.version = int(state["version"])
-        if dropped := self.store.load_state_dict(state["replay"]):
+        if state["replay"] is None:
+            self.notes.append("the replay was not saved (--system.save-replay): it fills anew")
+        elif dropped := self.store.load_state_dict(state["replay"]):
             self.notes.append(
                 f"dropped {dropped:,} replay rows that have no place with these envs and capacity"
             )

@@ -14,6 +14,7 @@ from troop.core.config import ranged
 from troop.core.env import Continuous, EnvConfig, EnvSpec
 from troop.core.errors import BadInput
 from troop.core.program import Program, Schedule, build, derived
+from troop.replay.prioritized import PrioritizedReplay, Priority
 from troop.replay.steps import Steps
 from troop.replay.uniform import Replay, Size
 from troop.roles.collector import World
@@ -31,40 +32,47 @@ class Sync:
     """Rows of replay over all envs."""
     warmup: int = ranged(10, low=1)
     """Rows per env before the first update."""
+    priority: Priority = field(default_factory=Priority)
+    folder: str = ""
+    """Keep the replay in files of this folder instead of in memory: slower, but it may be larger."""
+    save_replay: bool = True
+    """Put the replay into checkpoints; without it a resumed run fills it anew."""
     renewal: int = ranged(5_000, low=0)
     """Vector steps after which envs are made anew, so that a resume can play them back exactly; 0: never.
     Choose more than an episode has, or its end is not seen in training."""
 
     def program(self, algorithm: AlgorithmConfig[Transition], env: EnvConfig, setting: Setting) -> Program:
         """The evaluator holds the trainer."""
-        program, spec, seed = Program("sync"), env.spec, setting.seed
+        program, spec, seed, device = Program("sync"), env.spec, setting.seed, setting.device
         rhythm = self.rhythm
         if setting.deterministic:
             rhythm = dataclasses.replace(rhythm, overlap=False)
         trainer = program.add(
             "trainer",
             Trainer,
-            World(partial(env.make, device=setting.device), derived(seed, "train"), self.playable(env.spec)),
-            build(algorithm.algorithm, spec, device=setting.device),
+            World(partial(env.make, device=device), derived(seed, "train"), self.playable(env.spec)),
+            build(algorithm.algorithm, spec, device=device),
             build(Steps, env.envs),
             build(
-                Replay,
+                store,
                 spec,
                 _n_step(algorithm),
-                self.size(env.envs, _n_step(algorithm).n),
-                derived(seed, "replay"),
-                setting.device,
+                self.size(spec, _n_step(algorithm).n),
+                self.priority,
+                seed,
+                device,
             ),
             algorithm.exploration,
             rhythm,
+            self.save_replay,
         )
         evaluation = setting.evaluation
-        own = env.resized(evaluation.episodes)
+        own = env.judged().resized(evaluation.episodes)
         program.add(
             "evaluator",
             Evaluator,
-            partial(own.make, device=setting.device),
-            build(_policy, algorithm, env, setting.device),
+            partial(own.make, device=device),
+            build(_policy, algorithm, env, device),
             trainer,
             derived(seed, "evaluate"),
             min(evaluation.longest, (spec.episode_limit or evaluation.longest) + 1),
@@ -77,15 +85,24 @@ class Sync:
         size = spec.action.size if isinstance(spec.action, Continuous) else 1
         return min(self.renewal, max(2**26 // (spec.envs * size), (spec.episode_limit or 0) + 2))
 
-    def size(self, envs: int, n: int) -> Size:
+    def size(self, spec: EnvSpec, n: int) -> Size:
         """Rows per env, and how many must be there before the first update."""
-        length = self.capacity // envs
-        if length < max(self.warmup, n) + 2:
+        length = self.capacity // spec.envs
+        margin = max((field.stack for field in spec.obs.values()), default=1)
+        if length < (least := max(self.warmup, n) + margin + 1):
             raise BadInput(
-                f"--system.capacity is {self.capacity}; with {envs} envs it must be at least "
-                f"{envs * (max(self.warmup, n) + 2)}."
+                f"--system.capacity is {self.capacity}; with {spec.envs} envs it must be at least "
+                f"{spec.envs * least}."
             )
-        return Size(length, self.warmup)
+        return Size(length, self.warmup, self.folder)
+
+
+def store(spec: EnvSpec, experience: NStep, size: Size, priority: Priority, seed: int, device: str) -> Replay:
+    """The replay a system's settings ask for."""
+    seed = derived(seed, "replay")
+    if priority.alpha:
+        return PrioritizedReplay(spec, experience, size, seed, device, priority)
+    return Replay(spec, experience, size, seed, device)
 
 
 def _n_step(algorithm: AlgorithmConfig[Transition]) -> NStep:

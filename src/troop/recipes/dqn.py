@@ -1,0 +1,159 @@
+"""DQN to Rainbow: the papers' Atari numbers, and small versions for other tasks found by measurement."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from troop import envs
+from troop.algorithms import C51Config, DQNConfig, RainbowConfig
+from troop.core.engine import Until
+from troop.core.env import EnvConfig
+from troop.engines import Inline
+from troop.engines.machine import cores
+from troop.experiment import Experiment
+from troop.recipes.recipe import Recipe, Wish
+from troop.replay.prioritized import Priority
+from troop.roles.trainer import Rhythm
+from troop.systems import Sync
+
+ATARI_ENVS = 32
+FRAMES = 200_000_000  # the budget of the papers, in emulator frames: 4 for each step
+
+UNIFORM = Priority()
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One paper's learner, its replay, and what it changes of the small version."""
+
+    kind: type[DQNConfig]
+    atari: dict[str, Any]
+    small: dict[str, Any]
+    priority: Priority = UNIFORM
+    least: int = 50_000  # steps before the first update
+
+
+# Mnih et al. 2015, extended data table 1, in dqn_zoo's units: RMSProp centred with lr 2.5e-4, decay 0.95 and
+# epsilon 0.01 / 32^2; epsilon-greedy from 1 to 0.1 over the first million frames; the target net is copied
+# every 10,000 steps, which is 2,500 updates at one in four steps.
+DQN: dict[str, Any] = {}
+# Van Hasselt et al. 2016, the tuned variant: epsilon to 0.01, target every 30,000 steps.
+DOUBLE = {"double": True, "epsilon_end": 0.01, "target_period": 7500}
+# Wang et al. 2016: Double DQN with two streams, lr 6.25e-5, gradients clipped to a norm of 10.
+DUELING = DOUBLE | {"dueling": True, "lr": 6.25e-5, "max_grad_norm": 10.0}
+# Schaul et al. 2016: Double DQN, a quarter of the learning rate (RMSProp's epsilon goes with its square).
+PER = DOUBLE | {"lr": 6.25e-5, "eps": 0.01 / 32**2 / 16}
+# Proportional: alpha 0.6, beta from 0.4 to 1 over training (12.5 million updates).
+PRIORITY = Priority(alpha=0.6, beta=0.4, beta_end=1.0, beta_batches=FRAMES // 16)
+# Bellemare et al. 2017: Adam 2.5e-4 with epsilon 0.01 / 32, 51 atoms in +-10, epsilon-greedy to 0.01.
+C51: dict[str, Any] = {"epsilon_end": 0.01, "max_grad_norm": 10.0}
+# Hessel et al. 2018, table 1: Adam 6.25e-5 with epsilon 1.5e-4, target every 32,000 frames, n = 3, sigma 0.5,
+# alpha 0.5, beta from 0.4 to 1, learning from 80,000 frames on.
+RAINBOW: dict[str, Any] = {}
+RAINBOW_PRIORITY = dataclasses.replace(PRIORITY, alpha=0.5)
+
+# Small nets for vectors and small images, found by measurement (docs/results/value_learning.md).
+SMALL: dict[str, Any] = {
+    "optimizer": "adam",
+    "lr": 5e-4,
+    "eps": 1e-5,
+    "hidden": (128, 128),
+    "tau": 0.01,
+    "epsilon_end": 0.02,
+    "epsilon_steps": 20_000,
+    "max_grad_norm": 10.0,
+}
+SMALL_ATOMS = SMALL | {"v_min": -100.0, "v_max": 100.0, "atoms": 101}
+
+PAPERS = {
+    "dqn": Paper(DQNConfig, DQN, SMALL),
+    "double-dqn": Paper(DQNConfig, DOUBLE, SMALL | {"double": True}),
+    "dueling-dqn": Paper(DQNConfig, DUELING, SMALL | {"double": True, "dueling": True}),
+    "per-dqn": Paper(DQNConfig, PER, SMALL | {"double": True}, PRIORITY),
+    "c51": Paper(C51Config, C51, SMALL_ATOMS),
+    "rainbow": Paper(RainbowConfig, RAINBOW, SMALL_ATOMS, RAINBOW_PRIORITY, least=20_000),
+}
+
+
+def _env(wish: Wish, first: str, copies: int) -> EnvConfig:
+    return envs.resolve(wish.env or first, wish.envs or copies)
+
+
+def atari(name: str, wish: Wish) -> Experiment:
+    """The paper's numbers; several envs in step, with as many updates as the paper makes for their steps."""
+    paper = PAPERS[name]
+    env = _env(wish, "Pong-v5", ATARI_ENVS)
+    if isinstance(env, envs.EnvPool):
+        env = dataclasses.replace(env, settings=envs.preprocessing(clip_rewards=True, life_loss=True))
+    return Experiment(
+        env,
+        paper.kind(**paper.atari),
+        Sync(
+            Rhythm(32, max(1, env.envs // 4), overlap=True),  # one update every four steps
+            capacity=1_000_000,
+            warmup=max(1, paper.least // env.envs),
+            priority=paper.priority,
+            renewal=0,  # games are long: a resumed run starts new ones
+        ),
+        Inline(),
+        until=Until(env_steps=FRAMES // 4),
+        device=wish.device,
+        recipe=name,
+    )
+
+
+def small(name: str, wish: Wish) -> Experiment:
+    """Small nets for classic control, Box2D, Catch and their like."""
+    paper = PAPERS[name]
+    env = _env(wish, "CartPole-v1", 8)
+    learning = max(1, cores() // 2)
+    if isinstance(env, envs.EnvPool):
+        env = dataclasses.replace(env, threads=max(1, cores() - learning))
+    priority = dataclasses.replace(paper.priority, beta_batches=50_000) if paper.priority.alpha else UNIFORM
+    return Experiment(
+        env,
+        paper.kind(**paper.small),
+        Sync(
+            Rhythm(128, max(1, env.envs // 2), overlap=True),
+            100_000,
+            warmup=max(1, 1000 // env.envs),
+            priority=priority,
+        ),
+        Inline(threads=learning),
+        until=Until(minutes=10),
+        device=wish.device,
+        recipe=name,
+    )
+
+
+def fitting(name: str, wish: Wish) -> Experiment:
+    """Atari as in the paper, everything else small."""
+    return atari(name, wish) if envs.family(wish.env or "CartPole-v1") == "atari" else small(name, wish)
+
+
+RECIPES = [
+    Recipe(
+        "dqn",
+        "DQN: the paper's numbers on Atari, small nets elsewhere",
+        "CartPole-v1",
+        partial(fitting, "dqn"),
+    ),
+    Recipe(
+        "double-dqn",
+        "DQN whose online net chooses and target net judges",
+        "CartPole-v1",
+        partial(fitting, "double-dqn"),
+    ),
+    Recipe(
+        "dueling-dqn",
+        "Double DQN with value and advantage streams",
+        "CartPole-v1",
+        partial(fitting, "dueling-dqn"),
+    ),
+    Recipe("per-dqn", "Double DQN from a prioritized replay", "CartPole-v1", partial(fitting, "per-dqn")),
+    Recipe("c51", "DQN with categorical values", "CartPole-v1", partial(fitting, "c51")),
+    Recipe("rainbow", "All six improvements together", "CartPole-v1", partial(fitting, "rainbow")),
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from troop.core.config import ranged
 from troop.core.program import Program
@@ -57,6 +57,15 @@ class Watch(Protocol):
 
     def stop_asked(self) -> bool:
         """Whether the user wants the run to end after this step."""
+        ...
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    """A Watch that can also give back what it saved, so that a role that died goes on from there."""
+
+    def restore(self, nodes: list[str]) -> dict[str, Any] | None:
+        """The parts, named `node.part`, of these nodes in the newest valid checkpoint; None without one."""
         ...
 
 

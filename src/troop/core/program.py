@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
@@ -42,6 +44,8 @@ class Node:
     name: str
     build: Build
     schedule: Schedule | None = None  # None: every round
+    host: str = ""  # nodes of one host share a thread; "": a host of its own
+    threads: int | None = None  # CPU threads its host should have; None: the engine decides
 
 
 def build(make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -55,12 +59,13 @@ class Program:
 
     name: str
     nodes: dict[str, Node] = field(default_factory=dict)
+    _host: str = ""  # where `add` puts nodes at the moment
 
     def add(self, name: str, role: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """A node; the reference returned is typed as the role and may be given to later nodes."""
         if name in self.nodes:
             raise ValueError(f"two nodes are named {name!r}")
-        node = Node(name, Build(role, args, kwargs))
+        node = Node(name, Build(role, args, kwargs), host=self._host)
         for ref in references(node.build):
             if ref.name not in self.nodes:
                 raise ValueError(f"{name!r} holds {ref.name!r}, which is not an earlier node")
@@ -70,6 +75,33 @@ class Program:
     def schedule(self, name: str, when: Schedule) -> None:
         """Let the node step on a schedule, its time counted apart (evaluation)."""
         self.nodes[name].schedule = when
+
+    def place(self, name: str, threads: int) -> None:
+        """Say how many CPU threads the node's host should have."""
+        self.nodes[name].threads = threads
+
+    @contextmanager
+    def host(self, name: str) -> Iterator[None]:
+        """Nodes added inside share one thread: they call each other plainly, nothing is copied."""
+        before, self._host = self._host, name
+        try:
+            yield
+        finally:
+            self._host = before
+
+    def hosts(self) -> dict[str, list[Node]]:
+        """Nodes by host, callees first; ValueError if hosts would wait for each other in a circle."""
+        where = {name: node.host or name for name, node in self.nodes.items()}
+        holds: dict[str, dict[str, None]] = {host: {} for host in where.values()}  # ordered, unlike sets
+        for name, node in self.nodes.items():
+            for ref in references(node.build):
+                if where[ref.name] != where[name]:
+                    holds[where[name]][where[ref.name]] = None
+        try:
+            order = list(TopologicalSorter(holds).static_order())
+        except CycleError as error:
+            raise ValueError(f"hosts wait for each other in a circle: {' -> '.join(error.args[1])}") from None
+        return {host: [self.nodes[name] for name in where if where[name] == host] for host in order}
 
 
 def references(value: object) -> list[Ref]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import Tensor
+if TYPE_CHECKING:  # a host whose roles do without torch starts in a tenth of the time
+    from torch import Tensor
 
 Metrics = dict[str, "float | int | Tensor"]
 """Names to numbers. `count/*` are summed over roles and time, all others are averaged until logged.
@@ -20,7 +21,12 @@ class Role(Protocol):
 
 
 class Saved(Protocol):
-    """A role with something to lose."""
+    """A role with something to lose.
+
+    An engine that rebuilds a role after its death lets it take back the newest checkpoint, unless the class
+    says `expendable = True`: an actor then starts new episodes instead of living old ones again. After
+    that it calls `cut()`, if there is one: peers went on meanwhile, so what comes next is no continuation.
+    """
 
     def state_dict(self) -> dict[str, Any]:
         """Nested dicts of tensors, numbers, strings and lists."""

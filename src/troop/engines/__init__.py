@@ -1,5 +1,22 @@
 """AXIS 4: where roles live and who loops."""
 
-from troop.engines.inline import Inline
+from typing import TYPE_CHECKING
 
-__all__ = ["Inline"]
+if TYPE_CHECKING:
+    from troop.engines.inline import Inline
+    from troop.engines.processes import Processes
+
+__all__ = ["Inline", "Processes"]
+
+
+def __getattr__(name: str) -> object:
+    """Import on first use: a host's process needs neither engine, and may not even need torch."""
+    if name == "Inline":
+        from troop.engines.inline import Inline
+
+        return Inline
+    if name == "Processes":
+        from troop.engines.processes import Processes
+
+        return Processes
+    raise AttributeError(f"module 'troop.engines' has no attribute {name!r}")

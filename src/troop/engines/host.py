@@ -2,23 +2,55 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
-
-import torch
 
 from troop.core.errors import BadInput
 from troop.core.program import Program, Schedule, construct, derived
 from troop.core.role import Metrics
 
+Began = Callable[[str], None]
+"""Is told which node is about to be built, so that a failure has a name."""
+
+
+def _unheard(name: str) -> None:
+    """Nobody asked."""
+
+
+def _torch() -> ModuleType | None:
+    """Torch, if any role uses it: a host that does without starts in a tenth of the time."""
+    return sys.modules.get("torch")
+
+
+def _seed(seed: int) -> bool:
+    if (torch := _torch()) is not None:
+        torch.manual_seed(seed)
+    return torch is not None
+
 
 class Host:
     """Builds its nodes in order and lets them step; every engine is hosts plus a way to reach the others."""
 
-    def __init__(self, program: Program, seed: int) -> None:
-        torch.manual_seed(derived(seed, program.name))
+    def __init__(
+        self,
+        program: Program,
+        seed: int,
+        elsewhere: Callable[[str], Any] | None = None,
+        began: Began = _unheard,
+    ) -> None:
         self.roles: dict[str, Any] = {}
+
+        def find(name: str) -> Any:  # noqa: ANN401
+            return elsewhere(name) if elsewhere is not None and name not in self.roles else self.roles[name]
+
+        seeded = _seed(derived(seed, program.name))
         for name, node in program.nodes.items():
-            self.roles[name] = construct(node.build, self.roles.__getitem__)
+            began(name)
+            self.roles[name] = construct(node.build, find)
+        if not seeded:  # a role may have been the first to import torch
+            _seed(derived(seed, program.name))
         stepping = {name: node for name, node in program.nodes.items() if hasattr(self.roles[name], "step")}
         self.active = [name for name, node in stepping.items() if node.schedule is None]
         self.scheduled: dict[str, Schedule] = {
@@ -59,10 +91,7 @@ class Host:
         for name, role in self.roles.items():
             if hasattr(role, "state_dict"):
                 parts |= {f"{name}.{key}": part for key, part in role.state_dict().items()}
-        rng: dict[str, Any] = {"cpu": torch.get_rng_state()}
-        if torch.cuda.is_available():
-            rng["cuda"] = torch.cuda.get_rng_state_all()
-        return parts | {"policy": self.policy(), "rng": rng}
+        return parts | {"policy": self.policy(), "rng": _random_state()}
 
     def policy(self) -> dict[str, Any]:
         """The newest policy, from the first role that has one."""
@@ -71,19 +100,36 @@ class Host:
                 return dict(newest[1])
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], only: Callable[[Any], bool] = lambda role: True) -> None:
         """Take back what `state_dict` gave; random numbers last, as rebuilding may have drawn some."""
         for name, role in self.roles.items():
-            if hasattr(role, "load_state_dict"):
+            if hasattr(role, "load_state_dict") and only(role):
                 prefix = f"{name}."
                 parts = {key[len(prefix) :]: part for key, part in state.items() if key.startswith(prefix)}
                 try:
                     role.load_state_dict(parts)
                 except (KeyError, ValueError, RuntimeError) as error:
-                    reason = str(error).strip().splitlines()
+                    reason = str(error).strip().splitlines() or [type(error).__name__]
                     raise BadInput(
                         f"The checkpoint of {name!r} does not fit config.json: {reason[-1].strip()}"
                     ) from error
-        torch.set_rng_state(state["rng"]["cpu"].cpu())
-        if "cuda" in state["rng"] and len(state["rng"]["cuda"]) == torch.cuda.device_count():
-            torch.cuda.set_rng_state_all([x.cpu() for x in state["rng"]["cuda"]])
+        _restore_random_state(state.get("rng", {}))
+
+
+def _random_state() -> dict[str, Any]:
+    torch = _torch()
+    if torch is None:
+        return {}
+    state: dict[str, Any] = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def _restore_random_state(state: dict[str, Any]) -> None:
+    torch = _torch()
+    if torch is None or "cpu" not in state:  # of an engine with another number of hosts
+        return
+    torch.set_rng_state(state["cpu"].cpu())
+    if "cuda" in state and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([x.cpu() for x in state["cuda"]])

@@ -6,8 +6,6 @@ import ctypes
 import os
 import sys
 
-import torch
-
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # glibc's mallopt parameters
 
 
@@ -17,7 +15,14 @@ def prepare(threads: int) -> None:
     glibc gives every block above 32 MB back to the kernel when it is freed. A learner frees and takes
     such blocks several times an update, and faulting the pages in again costs a tenth of it.
     """
+    import torch
+
     torch.set_num_threads(threads or cores())
+    keep_pages()
+
+
+def keep_pages() -> None:
+    """Keep freed memory mapped, where the C library can."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):

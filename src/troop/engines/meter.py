@@ -1,0 +1,83 @@
+"""What a host reports: the metrics of its roles, and how each of them spent its time."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from troop.core.role import Metrics
+
+
+class Sheet:
+    """Metrics since the last reading: counts summed, the rest averaged. Tensors are read only then."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Any] = {}
+        self._values: dict[str, list[Any]] = {}
+
+    def add(self, metrics: Metrics) -> None:
+        """Keep what a step returned."""
+        for name, value in metrics.items():
+            if name.startswith("count/"):
+                self._counts[name] = self._counts[name] + value if name in self._counts else value
+            else:
+                self._values.setdefault(name, []).append(value)
+
+    def read(self) -> dict[str, float | int]:
+        """Plain numbers, once."""
+        counts = {name: _whole(float(value)) for name, value in self._counts.items()}
+        means = {name: _mean(values) for name, values in self._values.items()}
+        self._counts, self._values = {}, {}
+        return counts | means
+
+
+def _whole(value: float) -> int | float:
+    return int(value) if value.is_integer() else value
+
+
+def _mean(values: list[Any]) -> float:
+    if hasattr(values[0], "requires_grad"):
+        import torch
+
+        return float(torch.stack([torch.as_tensor(v, dtype=torch.float32).cpu() for v in values]).mean())
+    return sum(float(value) for value in values) / len(values)
+
+
+class Meter:
+    """Seconds of each role: working, waiting for answers, blocked by a full mailbox; the rest is idle."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._spent = {name: [0, 0.0, 0.0, 0.0] for name in names}  # steps, busy, waiting, blocked
+        self._away = [0.0, 0.0]
+        self._since = time.perf_counter()
+
+    def worked(self, name: str, seconds: float, steps: int) -> None:
+        """A step or a served method took this long, waits inside included."""
+        spent, (waiting, blocked) = self._spent[name], self._away
+        spent[0] += steps
+        spent[1] += max(0.0, seconds - waiting - blocked)
+        spent[2] += waiting
+        spent[3] += blocked
+        self._away = [0.0, 0.0]
+
+    def away(self, seconds: float, full: bool) -> None:
+        """A wait within what the role is doing now."""
+        self._away[full] += seconds
+
+    def rested(self, name: str, seconds: float) -> None:
+        """Between steps the role only had answers to wait for."""
+        self._spent[name][2] += seconds
+
+    def read(self) -> dict[str, float]:
+        """Shares of the time since the last reading, as `role/<node>/busy` and so on."""
+        now = time.perf_counter()
+        window, self._since = max(now - self._since, 1e-9), now
+        read: dict[str, float] = {}
+        for name, (steps, *seconds) in self._spent.items():
+            busy, waiting, blocked = (min(1.0, x / window) for x in seconds)
+            idle = max(0.0, 1.0 - busy - waiting - blocked)
+            shares = {"busy": busy, "waiting": waiting, "blocked": blocked, "idle": idle}
+            read |= {f"role/{name}/{key}": round(share, 4) for key, share in shares.items()}
+            read[f"role/{name}/steps_per_s"] = round(steps / window, 3)
+            self._spent[name] = [0, 0.0, 0.0, 0.0]
+        return read

@@ -1,0 +1,133 @@
+"""Desk: hands letters to the roles they are for, joins what may be joined, and sends the answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from troop.engines.codec import Packed, pack
+from troop.engines.host import Host
+from troop.engines.joining import Unjoinable, join, rows, split
+from troop.engines.mailbox import CALL, Answers, Letter, Serving, needs
+from troop.engines.meter import Meter
+from troop.engines.shared import Slot
+
+Opened = tuple[Serving, Letter, tuple[str, str, tuple[Any, ...], dict[str, Any]]]
+
+
+class Desk:
+    """Serves the letters of one host, in the order of each sender."""
+
+    def __init__(
+        self, host: Host, edges: list[Serving], meter: Meter, doing: Callable[[str, str], None], spare: int
+    ) -> None:
+        self.host, self.edges, self.meter, self.doing = host, edges, meter, doing
+        self.answers = Answers(spare)
+        self._changes = 0  # methods and steps so far that may have changed something
+
+    def changed(self) -> None:
+        """A role may be another than before: answers kept for others are void."""
+        self._changes += 1
+
+    def pump(self) -> None:
+        """Take in all letters that came."""
+        for edge in self.edges:
+            edge.pump()
+
+    def serve(self) -> bool:
+        """Handle what is here now, a letter of each sender in turn; whether there was any."""
+        served = False
+        for _ in range(max((len(edge.inbox) for edge in self.edges), default=0)):
+            for edge in self.edges:
+                if edge.inbox:
+                    served = True
+                    self._handle(self._opened(edge))
+        return served
+
+    def _opened(self, edge: Serving) -> Opened:
+        letter = edge.inbox.popleft()
+        return edge, letter, edge.open(letter)
+
+    def _handle(self, opened: Opened) -> None:
+        edge, letter, (node, name, args, kwargs) = opened
+        if letter.kind == CALL and (edge.line is None or not edge.line.open):
+            return  # whoever asked is gone
+        method = self._method(node, name)
+        if letter.kind == CALL and getattr(method, "batched", False) and not kwargs:
+            self._handle_many(opened)
+            return
+        answer = self._called(node, name, method, args, kwargs)
+        if letter.kind == CALL:
+            self._answer(edge, letter, answer, self._kept_under(node, name, method))
+
+    def _method(self, node: str, name: str) -> Callable[..., Any]:
+        self.doing(node, f"{name}()")
+        if name.startswith("_"):
+            raise AttributeError(f"{name} cannot be called from another host")
+        method: Callable[..., Any] = getattr(self.host.roles[node], name)
+        return method
+
+    def _called(self, node: str, name: str, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+        self.doing(node, f"{name}()")
+        began = time.perf_counter()
+        answer = method(*args, **kwargs)
+        if not getattr(method, "readonly", False):
+            self._changes += 1
+        self.meter.worked(node, time.perf_counter() - began, 0)
+        return answer
+
+    def _handle_many(self, first: Opened) -> None:
+        """Join the calls of one method that wait at the front of their queues."""
+        node, name = first[2][:2]
+        waiting: list[Opened] = [first]
+        others: list[Opened] = []
+        for edge in self.edges:
+            if edge.inbox and edge.inbox[0].kind == CALL and edge.line is not None and edge.line.open:
+                opened = self._opened(edge)
+                same = opened[2][:2] == (node, name) and not opened[2][3]
+                (waiting if same else others).append(opened)
+        method = self._method(node, name)
+        for (edge, letter, _), answer in zip(waiting, self._joined(node, name, method, waiting), strict=True):
+            self._answer(edge, letter, answer, None)
+        for opened in others:
+            self._handle(opened)
+
+    def _joined(self, node: str, name: str, method: Callable[..., Any], waiting: list[Opened]) -> list[Any]:
+        every = [args for _, _, (_, _, args, _) in waiting]
+        counts = [rows(args) for args in every]
+        if len(every) > 1 and all(count is not None for count in counts):
+            whole = [count or 0 for count in counts]
+            try:
+                joined = join(every, whole)
+            except Unjoinable:
+                pass
+            else:
+                return split(self._called(node, name, method, joined, {}), whole)
+        return [self._called(node, name, method, args, {}) for args in every]
+
+    def _kept_under(self, node: str, name: str, method: Callable[..., Any]) -> str | None:
+        return f"{node}.{name}" if getattr(method, "readonly", False) else None
+
+    def _answer(self, edge: Serving, letter: Letter, answer: Any, kept: str | None) -> None:  # noqa: ANN401
+        packed = pack(answer)
+        slot: Slot | None = None
+        laid = False
+        if needed := needs(packed):
+            slot, laid = self._slot(packed, needed, kept)
+            for number in self.answers.slots.forgotten:
+                for other in self.edges:
+                    other.forget(number)
+            self.answers.slots.forgotten.clear()
+        edge.answer(letter.number, packed, slot, self.answers, laid)
+
+    def _slot(self, packed: Packed, needed: int, kept: str | None) -> tuple[Slot, bool]:
+        """Where an answer goes; True if it lies there already because someone else just had the same."""
+        if kept is None:
+            return self.answers.take(needed), False
+        key = (self._changes, packed.size, *packed.seen)
+        held = self.answers.kept.get(kept)
+        if held is not None and held[0] == key:
+            return held[1], True
+        self.answers.keep(kept, key, slot := self.answers.take(needed))
+        return slot, False

@@ -1,0 +1,44 @@
+"""Stub: a peer on another host, as a role sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from troop.core.remote import Elsewhere, Future
+from troop.engines.mailbox import Asking
+
+
+class Method(Elsewhere):
+    """A method of a peer on another host."""
+
+    __slots__ = ("_edge", "_name", "_node")
+
+    def __init__(self, edge: Asking, node: str, name: str) -> None:
+        self._edge, self._node, self._name = edge, node, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Ask and wait for the answer."""
+        return self._edge.ask(self._node, self._name, args, kwargs).result()
+
+    def later(self, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401
+        """Ask and go on."""
+        return self._edge.ask(self._node, self._name, args, kwargs)
+
+    def tell(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        """Inform and go on; waits while the peer's mailbox is full."""
+        self._edge.tell(self._node, self._name, args, kwargs)
+
+
+class Stub:
+    """Has every public method of its node; attributes that are no methods cannot be read across hosts."""
+
+    def __init__(self, edge: Asking, node: str) -> None:
+        self._edge, self._node = edge, node
+
+    def __getattr__(self, name: str) -> Method:
+        if name.startswith("_"):
+            raise AttributeError(f"{name} of {self._node!r} cannot be reached from another host")
+        return Method(self._edge, self._node, name)
+
+    def __repr__(self) -> str:
+        return f"<{self._node} on host {self._edge.name}>"

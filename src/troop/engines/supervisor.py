@@ -1,0 +1,200 @@
+"""Supervisor: brings back what dies, within a budget, and knows who is to blame."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from troop.core import errors
+from troop.core.errors import TrainingFault, TroopError
+from troop.engines.crew import Crew, Member, Message
+
+WINDOW = 600.0  # seconds within which the deaths of one host are counted together
+LONGEST_PAUSE = 5.0  # seconds before a host that keeps dying is started again
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When the supervisor loses patience."""
+
+    restarts: int
+    step_s: float
+    start_s: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a host ended."""
+
+    node: str
+    what: str  # one line
+    trace: str = ""
+    error: TroopError | None = None  # said by the role itself, in words for the user
+
+
+class OverBudget(TrainingFault):
+    """A host died too often."""
+
+
+class Supervisor:
+    """Hears the crew, restarts its members, and keeps their answers until they are asked for."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        limits: Limits,
+        restore: Callable[[list[str]], dict[str, Any] | None],
+        note: Callable[[str], None],
+    ) -> None:
+        self.crew, self.limits, self._restore, self._note = crew, limits, restore, note
+        self.members = crew.members
+        self.reports: list[tuple[dict[str, float], dict[str, float]]] = []  # metrics, gauges
+        self.replies: dict[tuple[str, str], Any] = {}
+        self.stepped: list[tuple[str, dict[str, float] | None]] = []
+        self.restarts = 0
+        self.holding = True
+        self.moved = time.monotonic()
+        self._failures: dict[str, Failure] = {}
+        self._deaths: dict[str, list[tuple[float, Failure]]] = {name: [] for name in crew.members}
+        self._again: dict[str, float] = {}  # when a dead member is started again
+        self._started: set[str] = set()
+
+    def start(self, parts: Callable[[Member], dict[str, Any] | None]) -> None:
+        """All members at once; returns when all are ready."""
+        for member in self.members.values():
+            self.crew.spawn(member)
+        self.crew.wire_all()
+        for member in self.members.values():
+            self.crew.begin(member, parts(member), restored=False)
+        while not all(member.ready for member in self.members.values()):
+            self.attend(0.1)
+
+    def go(self) -> None:
+        """Let active roles step."""
+        self.holding, self.moved = False, time.monotonic()
+        for member in self.members.values():
+            member.say("go")
+
+    def hold(self, seconds: float) -> list[str]:
+        """Active roles finish their step and pause; names of those that did not within this time."""
+        self.holding = True
+        active = [member for member in self.members.values() if member.active and member.ready]
+        for member in active:
+            member.say("hold")
+        return self.gather("held", active, seconds)
+
+    def gather(self, what: str, asked: Iterable[Member], seconds: float) -> list[str]:
+        """Wait until all asked have replied or died; names of those alive that did not reply in time."""
+        waiting = {member.name: member.spawned for member in asked}
+        deadline = time.monotonic() + seconds
+        while waiting and time.monotonic() < deadline:
+            self.attend(0.05)
+            for name, spawned in list(waiting.items()):
+                gone = not self.members[name].alive or self.members[name].spawned != spawned
+                if gone or (name, what) in self.replies:
+                    del waiting[name]
+        return list(waiting)
+
+    def attend(self, seconds: float) -> None:
+        """Hear everyone for this long; deal with deaths, time-outs and restarts that are due."""
+        for member in self.crew.hear(self._at_most(seconds), self._hear):
+            self._died(member)
+        now = time.monotonic()
+        for name, when in list(self._again.items()):
+            if when <= now:
+                del self._again[name]
+                self._revive(self.members[name])
+        for member in self.members.values():
+            limit = self.limits.step_s if member.ready else self.limits.start_s
+            if member.alive and now - member.heard > limit:
+                self._stuck(member, limit)
+
+    def _at_most(self, seconds: float) -> float:
+        soonest = min(self._again.values(), default=None)
+        return seconds if soonest is None else max(0.0, min(seconds, soonest - time.monotonic()))
+
+    def _hear(self, member: Member, message: Message, fds: list[int]) -> None:
+        what, *rest = message
+        if what == "report":
+            moved, metrics, gauges, notes = rest
+            self.moved = time.monotonic() if moved else self.moved
+            self.reports.append((metrics, gauges))
+            for text in notes:
+                self._note(text)
+        elif what == "ready":
+            member.saves, member.active, notes = rest
+            member.ready = True
+            self._started.add(member.name)
+            for text in notes:
+                self._note(text)
+            if not self.holding:
+                member.say("go")
+        elif what == "failed":
+            node, doing, kind, text, mine, trace = rest
+            error = getattr(errors, kind, TrainingFault)(text) if mine else None
+            self._failures[member.name] = Failure(node, f"{kind}: {text} (in {doing})", trace, error)
+        elif what == "stepped":
+            self.stepped.append((rest[0], rest[1]))
+        elif what == "note":
+            self._note(rest[0])
+        else:
+            self.replies[(member.name, what)] = fds[0] if fds else None
+
+    def _stuck(self, member: Member, limit: float) -> None:
+        """Ask for its stack, then end it."""
+        node = member.nodes[0].name
+        if member.grouped:
+            os.kill(member.process.pid, signal.SIGUSR1)
+            time.sleep(0.3)
+        doing = "step() or a method" if member.ready else "being built"
+        stack = self.crew.stack(member)
+        self._failures[member.name] = Failure(node, f"no sign of life for {limit:.0f} s (in {doing})", stack)
+        self._died(member)
+
+    def _died(self, member: Member) -> None:
+        trace = self.crew.stack(member)
+        code = self.crew.bury(member)
+        failure = self._failures.pop(member.name, None)
+        if failure is None:
+            failure = Failure(member.nodes[0].name, _ended(code), trace)
+        if failure.error is not None:
+            raise failure.error
+        if failure.trace:
+            self._note(f"{failure.node} died, {failure.what}; its last words:\n{failure.trace.rstrip()}")
+        if member.name not in self._started:
+            raise TrainingFault(f"{failure.node} could not be started: {failure.what}.")
+        now = time.monotonic()
+        deaths = self._deaths[member.name]
+        deaths[:] = [(when, why) for when, why in deaths if now - when < WINDOW] + [(now, failure)]
+        if len(deaths) > self.limits.restarts:
+            first = deaths[0][1]
+            often = "once" if len(deaths) == 1 else f"{len(deaths)} times"
+            raise OverBudget(
+                f"{failure.node} died {often} within {WINDOW / 60:.0f} minutes, more than --engine.restarts "
+                f"allows; the first time: {first.what}."
+            )
+        pause = min(LONGEST_PAUSE, 0.1 * 2 ** (len(deaths) - 1))
+        self._again[member.name] = now + pause
+        self._note(f"{failure.node} died ({failure.what}); restart {len(deaths)} of {self.limits.restarts}")
+
+    def _revive(self, member: Member) -> None:
+        """A new process in the place of the old: edges anew, state from the newest checkpoint."""
+        self.restarts += 1
+        self.moved = time.monotonic()
+        self.crew.spawn(member)
+        self.crew.wire(member)
+        state = self._restore([node.name for node in member.nodes]) if member.saves else None
+        self.crew.begin(member, state or None, restored=True)
+
+
+def _ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    return f"its process ended with exit code {code}"

@@ -1,0 +1,345 @@
+"""Worker: what runs in the process of one host."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import connection, parent_process
+from typing import Any
+
+from troop.core.errors import TroopError
+from troop.core.program import Program
+from troop.engines.codec import pack, unpack
+from troop.engines.host import Host
+from troop.engines.line import Line
+from troop.engines.machine import keep_pages
+from troop.engines.mailbox import Asking, Serving
+from troop.engines.meter import Meter, Sheet
+from troop.engines.serving import Desk
+from troop.engines.shared import anonymous, opened, parcel
+from troop.engines.stub import Stub
+
+SHORT, LONG = 0.1, 1.0  # seconds between reports: of a host that moves, of any host
+RESTS = (0.001, 0.002, 0.004, 0.008, 0.01)  # seconds until a role that had nothing to do is asked again
+
+
+@dataclass(frozen=True)
+class Start:
+    """All that a host's process is given."""
+
+    host: str
+    program: Program  # its own nodes
+    elsewhere: dict[str, str]  # the hosts of the nodes it holds
+    askers: tuple[str, ...]  # hosts that hold its nodes
+    seed: int
+    threads: int
+    mailbox: int  # bytes
+    patience: float  # seconds it waits for a peer
+
+
+class Ended(BaseException):
+    """The launcher wants this process to end while a role waits."""
+
+
+def main(start: Start, control: socket.socket) -> None:
+    """Live as a host until told to end, or until the launcher is gone."""
+    os.setpgid(0, 0)  # a Ctrl-C at the terminal is the launcher's business
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow_launcher, daemon=True).start()
+    stack = anonymous(0)
+    faulthandler.enable(stack)
+    faulthandler.register(signal.SIGUSR1, stack)
+    os.environ["OMP_NUM_THREADS"] = str(start.threads)
+    keep_pages()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(start.threads)
+    line = Line(control)
+    line.send(pack(("hello",)).meta, (stack,))
+    worker = Worker(start, line)
+    try:
+        worker.run()
+    except Ended:
+        worker.close()
+
+
+def _follow_launcher() -> None:
+    """However the launcher dies, end too, with everything this host started."""
+    launcher = parent_process()
+    assert launcher is not None
+    connection.wait([launcher.sentinel])
+    os.killpg(0, signal.SIGKILL)
+
+
+class Worker:
+    """Loops `step()` of the host's active roles, serves letters in between, and listens to the launcher."""
+
+    def __init__(self, start: Start, control: Line) -> None:
+        self.start, self.control = start, control
+        self.asking = {
+            name: Asking(name, self, start.mailbox) for name in dict.fromkeys(start.elsewhere.values())
+        }
+        self.serving = {name: Serving(name) for name in start.askers}
+        self.sheet, self.meter = Sheet(), Meter(list(start.program.nodes))
+        self.holding, self.ending, self.begun = True, False, False
+        self.owed: list[str] = []  # what the launcher wants at the next boundary
+        self.given: dict[str, Any] | None = None
+        self.restored = False
+        self._at = ("", "being built")  # node and what it is doing
+        self._poll = select.poll()
+        self._ends: dict[int, tuple[Line, Asking | Serving | None]] = {}
+        self._watch(control, None)
+        self._reported = self._read = time.monotonic()
+        self._moved = 0
+
+    def run(self) -> None:
+        """Build, take back what was saved, then loop."""
+        try:
+            self._open()
+            while not self.ending:
+                self._loop()
+        except Exception as error:  # a role failed: its state may be corrupt, so the process ends
+            self._fail(error)
+            sys.exit(1)
+        self.close()
+
+    def _open(self) -> None:
+        self.host = Host(self.start.program, self.start.seed, self._stub, self._building)
+        self.desk = Desk(
+            self.host, list(self.serving.values()), self.meter, self._doing, 2 * self.start.mailbox
+        )
+        while not self.begun:
+            self._receive(LONG)
+            if self.ending:
+                raise Ended
+        if self.given is not None:
+            self.host.load_state_dict(self.given, self._wanted)
+            self.given = None
+            if self.restored:
+                for role in self.host.roles.values():
+                    if hasattr(role, "cut"):
+                        role.cut()  # its peers went on meanwhile: what comes next does not join what it has
+        saves = any(
+            hasattr(role, "state_dict") or hasattr(role, "latest") for role in self.host.roles.values()
+        )
+        self._say("ready", saves, bool(self.host.active), self.host.notes())
+
+    def _wanted(self, role: Any) -> bool:  # noqa: ANN401
+        """Whether a role takes back its saved state: all do in a resumed run, not all after a death."""
+        return not (self.restored and getattr(role, "expendable", False))
+
+    def _stub(self, node: str) -> Stub:
+        return Stub(self.asking[self.start.elsewhere[node]], node)
+
+    def _building(self, name: str) -> None:
+        self._at = (name, "being built")
+
+    def _doing(self, node: str, what: str) -> None:
+        self._at = (node, what)
+
+    def _loop(self) -> None:
+        self._receive(0.0)
+        served = self.desk.serve()
+        self._boundary()
+        moved = not self.holding and self._round()
+        self._report(moved)
+        if moved or served:
+            self._idle = 0
+        else:
+            self._rest()
+
+    _idle = 0
+
+    def _round(self) -> bool:
+        moved = False
+        for name in self.host.active:
+            metrics = self._step(name)
+            if metrics is not None:
+                moved = True
+                self.sheet.add(metrics)
+        return moved
+
+    def _step(self, name: str) -> Any:  # noqa: ANN401
+        self._at = (name, "step()")
+        began = time.perf_counter()
+        metrics = self.host.roles[name].step()
+        self.desk.changed()
+        self.meter.worked(name, time.perf_counter() - began, int(metrics is not None))
+        self._moved += metrics is not None
+        return metrics
+
+    def _rest(self) -> None:
+        """Nothing to do: sleep until a letter, an answer or the launcher comes, but not for long."""
+        active = bool(self.host.active) and not self.holding
+        seconds = RESTS[min(self._idle, len(RESTS) - 1)] if active else LONG
+        self._idle += 1
+        began = time.perf_counter()
+        while (left := seconds - (time.perf_counter() - began)) > 0:
+            if self._receive(left) or self.ending:
+                break
+        if active and any(edge.pending for edge in self.asking.values()):
+            self.meter.rested(self.host.active[0], time.perf_counter() - began)
+
+    def _boundary(self) -> None:
+        """What the launcher asked for, between steps."""
+        while self.owed:
+            what = self.owed.pop(0)
+            if what == "held":
+                self._report(True, force=True)  # what was done before the hold is counted before it
+                self._say("held")
+            elif what == "state":
+                self.desk.pump()
+                self.desk.serve()
+                fd = parcel(self.host.state_dict())
+                self._say("state", fds=(fd,))
+                os.close(fd)
+            else:
+                metrics = self._step(what)
+                plain = None if metrics is None else {name: float(value) for name, value in metrics.items()}
+                self._say("stepped", what, plain)
+
+    def _receive(self, seconds: float) -> bool:
+        """Take in what comes within this time; whether it is worth acting on (an answer of None is not)."""
+        stuffed = [line for line, _ in self._ends.values() if line.stuffed]
+        for line in stuffed:
+            line.flush()
+        events = self._poll.poll(1 if stuffed and seconds else seconds * 1000)
+        return bool(events) and self._take([fd for fd, _ in events if fd in self._ends])
+
+    def _take(self, ready: list[int]) -> bool:
+        useful = False
+        for fd in ready:
+            line, edge = self._ends[fd]
+            if isinstance(edge, Asking):
+                useful |= edge.pump()
+            elif edge is None:
+                useful |= self._obey()
+            else:
+                edge.pump()
+                useful |= bool(edge.inbox)
+            if not line.open:
+                self._unwatch(fd)
+        return useful
+
+    def _obey(self) -> bool:
+        """Read what the launcher says; whether it said anything."""
+        said = False
+        while (came := self.control.receive()) is not None:
+            said = True
+            what, *rest = unpack(came[0])
+            if what == "attach":
+                self._attach(*rest, *came[1])
+            elif what == "begin":
+                self.begun, self.restored = True, rest[0]
+                self.given = opened(came[1][0]) if came[1] else None
+            elif what == "hold":
+                self.holding = True
+                self.owed.append("held")
+            elif what == "go":
+                self.holding = False
+            elif what == "end":
+                self.ending = True
+            else:
+                self.owed.append(rest[0] if what == "step" else what)
+        if not self.control.open:
+            raise Ended
+        return said
+
+    def _attach(self, kind: str, peer: str, end: int, ledger: int) -> None:
+        edge: Asking | Serving = self.asking[peer] if kind == "asking" else self.serving[peer]
+        if edge.line is not None:
+            self._unwatch(edge.line.fileno())
+        edge.attach(socket.socket(fileno=end), ledger)
+        assert edge.line is not None
+        self._watch(edge.line, edge)
+
+    def _watch(self, line: Line, edge: Asking | Serving | None) -> None:
+        self._ends[line.fileno()] = (line, edge)
+        self._poll.register(line.fileno(), select.POLLIN)
+
+    def _unwatch(self, fd: int) -> None:
+        if self._ends.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def wait(self, edge: Asking, done: Callable[[], bool], why: str, full: bool = False) -> None:
+        """Wait for one edge, deaf to all others but the launcher."""
+        began = time.perf_counter()
+        poll = select.poll()
+        while not done():
+            if edge.line is not None and edge.line.open:
+                poll.register(
+                    edge.line.fileno(), select.POLLIN | (select.POLLOUT if edge.line.stuffed else 0)
+                )
+                watched = edge.line
+            else:
+                watched = None
+            poll.register(self.control.fileno(), select.POLLIN)
+            # Room may be made without a word in the rarest of races: then it is found a little later.
+            ready = poll.poll(50 if full else 1000 * LONG)
+            if watched is not None:
+                poll.unregister(watched.fileno())
+                watched.flush()
+            if any(fd == self.control.fileno() for fd, _ in ready):
+                self._obey()
+                if self.ending:
+                    raise Ended
+            edge.pump()
+            seconds = time.perf_counter() - began
+            if seconds > self.start.patience:
+                raise TimeoutError(f"waited {seconds:.0f} s for {why}")
+            self._report(False)
+        self.meter.away(time.perf_counter() - began, full)
+
+    def _report(self, moved: bool, force: bool = False) -> None:
+        """Tell the launcher where this host stands, now and then."""
+        now = time.monotonic()
+        since = now - self._reported
+        if (not force and since < (SHORT if moved else LONG)) or self.control.stuffed:
+            return
+        gauges: dict[str, float] = {}
+        if now - self._read >= LONG and hasattr(self, "host"):
+            gauges = self.meter.read() | {name: float(x) for name, x in self.host.gauges().items()}
+            self._read = now
+            for name in self.host.roles:
+                edges = [edge.ledger for edge in self.serving.values() if edge.ledger is not None]
+                gauges[f"role/{name}/queue"] = sum(ledger.letters() for ledger in edges)
+                gauges[f"role/{name}/queue_bytes"] = sum(ledger.bytes() for ledger in edges)
+        notes = self.host.notes() if hasattr(self, "host") else []
+        self._say("report", self._moved, self.sheet.read(), gauges, notes)
+        self._reported, self._moved = now, 0
+
+    def _say(self, what: str, *rest: Any, fds: tuple[int, ...] = ()) -> None:  # noqa: ANN401
+        self.control.send(pack((what, *rest)).meta, fds)
+
+    def _fail(self, error: Exception) -> None:
+        node, doing = self._at
+        kind = type(error).__name__
+        mine = isinstance(error, TroopError)
+        text = "".join(traceback.format_exception(error))
+        reason = str(error).strip().splitlines()
+        self._say(
+            "failed", node, doing, kind, str(error) if mine else (reason or [""])[0], mine, text[-20_000:]
+        )
+        self.close()
+
+    def close(self) -> None:
+        """Close the roles, whatever they say about it, and see that the last words leave."""
+        if hasattr(self, "host"):
+            for name, role in self.host.roles.items():
+                try:
+                    if hasattr(role, "close"):
+                        role.close()
+                except Exception as error:
+                    self._say("note", f"{name} could not be closed: {type(error).__name__}: {error}")
+        deadline = time.monotonic() + 2
+        while self.control.stuffed and time.monotonic() < deadline:
+            self.control.flush()
+            time.sleep(0.01)

@@ -88,6 +88,7 @@ class Loop:
         self.evaluating: dict[str, float] = {}  # node -> which process of its host was asked
         self.evaluation: Metrics = {}
         self.gauges: dict[str, float] = {}
+        self.late: list[str] = []  # hosts that did not pause when they were asked to
         self.counted = 0  # restarts in the tally
         self.logged = time.monotonic()
 
@@ -189,8 +190,9 @@ class Loop:
 
     def stop(self) -> None:
         """All active roles pause at the end of their step."""
-        for name in self.supervisor.hold(self.engine.stop_limit_s):
-            self.watch.note(f"{name} did not finish its step within {self.engine.stop_limit_s:.0f} s")
+        self.late = self.supervisor.hold(self.engine.stop_limit_s)
+        for name in self.late:
+            self.watch.note(f"{name} did not finish its step in time; what was last saved of it stands")
         self.collect()
         self.tally.trained()
 
@@ -226,7 +228,7 @@ class Loop:
 
     def _state_of(self, member: Member) -> dict[str, Any] | None:
         """What the host gives, or what was saved of it if it is down."""
-        if member.ready:
+        if member.ready and member.name not in self.late:
             member.say("state")
             self.supervisor.gather("state", [member], self.engine.step_limit_s)
         fd = self.supervisor.replies.pop((member.name, "state"), None)

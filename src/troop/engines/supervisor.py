@@ -14,6 +14,7 @@ from troop.core.errors import TrainingFault, TroopError
 from troop.engines.crew import Crew, Member, Message
 
 WINDOW = 600.0  # seconds within which the deaths of one host are counted together
+GRACE = 2.0  # seconds for those who may wait for a host that will not come back
 LONGEST_PAUSE = 5.0  # seconds before a host that keeps dying is started again
 
 
@@ -84,8 +85,19 @@ class Supervisor:
         self.holding = True
         active = [member for member in self.members.values() if member.active and member.ready]
         for member in active:
+            self.replies.pop((member.name, "held"), None)
             member.say("hold")
-        return self.gather("held", active, seconds)
+        doomed = self._doomed()
+        late = self.gather("held", [m for m in active if m.name not in doomed], seconds)
+        return late + self.gather("held", [m for m in active if m.name in doomed], min(seconds, GRACE))
+
+    def _doomed(self) -> set[str]:
+        """Hosts that may wait for one that will not come back."""
+        doomed = {name for name, member in self.members.items() if not member.alive} - set(self._again)
+        for name, member in self.members.items():  # callees come first
+            if doomed & set(member.holds.values()):
+                doomed.add(name)
+        return doomed
 
     def gather(self, what: str, asked: Iterable[Member], seconds: float) -> list[str]:
         """Wait until all asked have replied or died; names of those alive that did not reply in time."""

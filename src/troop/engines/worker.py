@@ -305,7 +305,7 @@ class Worker:
         if (not force and since < (SHORT if moved else LONG)) or self.control.stuffed:
             return
         gauges: dict[str, float] = {}
-        if now - self._read >= LONG and hasattr(self, "host"):
+        if (force or now - self._read >= LONG) and hasattr(self, "host"):
             gauges = self.meter.read() | {name: float(x) for name, x in self.host.gauges().items()}
             self._read = now
             for name in self.host.roles:

@@ -18,3 +18,27 @@ def test_target_refuses_shapes_that_would_broadcast():
 
 def test_clipped_double_takes_the_lower_critic_of_each_row():
     assert td.clipped_double(torch.tensor([[1.0, 5.0, 2.0], [3.0, 4.0, 2.0]])).tolist() == [1, 4, 2]
+
+
+def test_chosen_picks_one_action_a_row_with_or_without_atoms():
+    values = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    atoms = torch.randn(5, 3, 7, generator=torch.Generator().manual_seed(1))
+    action = torch.tensor([2, 0, 1, 1, 2])
+    assert td.chosen(values, action).tolist() == [values[r, action[r]].item() for r in range(5)]
+    assert torch.equal(td.chosen(atoms, action), torch.stack([atoms[r, action[r]] for r in range(5)]))
+
+
+def test_double_q_lets_one_net_choose_and_the_other_judge():
+    chooser = torch.tensor([[1.0, 3.0, 2.0], [5.0, 1.0, 1.0]])
+    judge = torch.tensor([[9.0, 4.0, 8.0], [2.0, 7.0, 6.0]])
+    assert td.double_q(chooser, judge).tolist() == [4.0, 2.0]
+    assert td.double_q(judge, judge).tolist() == judge.amax(1).tolist()
+
+
+def test_huber_and_half_squared_by_hand():
+    value, target = torch.tensor([0.0, 0.5, 1.0, 3.0, -3.0]), torch.zeros(5)
+    assert td.huber(value, target).tolist() == pytest.approx([0, 0.125, 0.5, 2.5, 2.5])
+    assert td.half_squared(value, target).tolist() == pytest.approx([0, 0.125, 0.5, 4.5, 4.5])
+    pulled = torch.tensor([0.5, 30.0, -30.0], requires_grad=True)
+    td.huber(pulled, torch.zeros(3)).sum().backward()
+    assert pulled.grad.tolist() == pytest.approx([0.5, 1.0, -1.0])

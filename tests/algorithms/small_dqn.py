@@ -1,0 +1,39 @@
+"""DQN and its kin at a size where everything can be computed by hand."""
+
+import torch
+
+from troop.algorithms import C51Config, DQNConfig
+from troop.core.batch import Transition
+from troop.core.env import Discrete, EnvSpec, Field
+
+SPEC = EnvSpec("small", {"obs": Field((3,))}, Discrete(4), 4)
+SMALL = {"hidden": (16, 8)}
+
+
+def learner(kind=DQNConfig, seed=0, spread=0.4, spec=SPEC, **changes):
+    """A learner whose target net is shaken by `spread`, so that it disagrees with the online one."""
+    torch.manual_seed(seed)
+    made = kind(**(SMALL | changes)).algorithm(spec)
+    with torch.no_grad():
+        for parameter in made.target_q.parameters():
+            parameter.add_(torch.randn_like(parameter) * spread)
+    return made
+
+
+def batch(rows=16, seed=0, index=False, weight=None):
+    random = torch.Generator().manual_seed(seed)
+    obs, after = ({"obs": torch.randn(rows, 3, generator=random)} for _ in "ab")
+    action = torch.randint(4, (rows,), generator=random)
+    reward = torch.randn(rows, generator=random) * 2
+    discount = torch.where(torch.rand(rows, generator=random) < 0.25, 0.0, 0.9)
+    return Transition(obs, action, reward, discount, after, weight, torch.arange(rows) if index else None)
+
+
+def mean_of(logits, made):
+    """Mean of one distribution, atom by atom."""
+    cfg = made.cfg
+    gap = (cfg.v_max - cfg.v_min) / (cfg.atoms - 1)
+    return sum(p * (cfg.v_min + k * gap) for k, p in enumerate(logits.softmax(-1).tolist()))
+
+
+C51_SMALL = {"kind": C51Config, "atoms": 11, "v_min": -5.0, "v_max": 5.0}

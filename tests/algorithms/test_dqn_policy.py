@@ -1,0 +1,129 @@
+import pytest
+import torch
+from small_dqn import SPEC, learner
+
+from troop.algorithms import C51Config, DQNConfig, RainbowConfig
+from troop.core.config import check, decode, encode
+from troop.core.env import Continuous, Discrete, EnvSpec, Field
+from troop.core.exploration import Annealed
+
+
+def seen(rows=64, seed=0):
+    return {"obs": torch.randn(rows, 3, generator=torch.Generator().manual_seed(seed))}
+
+
+@pytest.mark.parametrize("kind", [DQNConfig, C51Config])
+def test_each_row_explores_by_its_own_epsilon(kind):
+    policy = learner(kind=kind).publishes
+    obs = {"obs": seen(1)["obs"].expand(30_000, 3)}
+    greedy = policy.act(obs, None, torch.zeros(30_000)).action
+    assert len(set(greedy.tolist())) == 1
+    epsilon = torch.tensor([0.0, 0.3, 1.0]).repeat(10_000)
+    action = policy.act(obs, None, epsilon).action
+    for which, rate in enumerate((0.0, 0.3, 1.0)):
+        off = (action[which::3] != greedy[0]).double().mean().item()
+        assert off == pytest.approx(rate * 3 / 4, abs=0.02)  # one of the four random choices is the best one
+    assert set(action[2::3].tolist()) == {0, 1, 2, 3}
+    assert action.dtype == torch.int64
+
+
+@pytest.mark.parametrize("kind", [DQNConfig, C51Config])
+@pytest.mark.parametrize("epsilon", [0.0, 0.5])
+def test_with_the_action_travel_its_value_and_the_best_one(kind, epsilon):
+    policy, obs = learner(kind=kind).publishes, seen()
+    acted = policy.act(obs, None, torch.full((64,), epsilon))
+    q = policy(obs["obs"])
+    for row in range(64):
+        assert acted.extras["q"][row].item() == pytest.approx(q[row, acted.action[row]].item(), abs=1e-6)
+        assert acted.extras["value"][row].item() == pytest.approx(max(q[row].tolist()), abs=1e-6)
+    assert bool((acted.extras["q"] < acted.extras["value"]).any()) == (epsilon > 0)
+
+
+def test_c51_acts_on_means_not_on_likely_atoms():
+    made = learner(kind=C51Config, atoms=3, v_min=-1.0, v_max=1.0)
+    logits = torch.tensor([[[0.6, 0.0, 0.4], [0.0, 0.9, 0.1], [0.05, 0.95, 0.0], [0.3, 0.4, 0.3]]]).log()
+    assert made.policy.values(logits)[0].tolist() == pytest.approx([-0.2, 0.1, -0.05, 0.0], abs=1e-6)
+
+
+def test_noisy_rows_each_draw_their_own_noise_at_every_act():
+    policy = learner(noisy=0.5).publishes
+    obs, on = {"obs": seen(1)["obs"].expand(256, 3)}, torch.ones(256)
+    first, second = (policy.act(obs, None, on).extras["value"] for _ in range(2))
+    assert first.unique().numel() > 200  # the same observation, another noise in each row
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("kind", [DQNConfig, RainbowConfig])
+def test_with_explore_zero_a_noisy_policy_says_the_same_twice_and_row_by_row(kind):
+    policy, obs, off = learner(kind=kind, noisy=0.5).publishes, seen(), torch.zeros(64)
+    first, second = (policy.act(obs, None, off) for _ in range(2))
+    assert torch.equal(first.action, second.action)
+    assert torch.equal(first.extras["q"], second.extras["q"])
+    half = torch.cat((off[:32], torch.ones(32)))
+    mixed = policy.act(obs, None, half)  # rows at 0 feel nothing of the noise of their neighbours
+    assert torch.allclose(mixed.extras["value"][:32], first.extras["value"][:32], atol=1e-5)
+    assert not torch.allclose(mixed.extras["value"][32:], first.extras["value"][32:], atol=1e-2)
+
+
+def test_acting_is_repeatable_from_the_seed():
+    policy, obs, rate = learner().publishes, seen(), torch.full((64,), 0.5)
+    found = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        found.append(policy.act(obs, None, rate).action)
+    assert torch.equal(*found)
+
+
+def test_epsilon_runs_down_in_env_steps_and_noise_stays_on():
+    cfg = DQNConfig(epsilon_start=1.0, epsilon_end=0.1, epsilon_steps=1000)
+    assert cfg.exploration == Annealed(1.0, 0.1, 1000)
+    held = cfg.exploration.at(torch.zeros(2), None, 500)
+    assert held.tolist() == pytest.approx([0.55, 0.55])
+    assert DQNConfig(noisy=0.5).exploration == Annealed(1.0, 1.0, 1)
+    assert RainbowConfig().exploration == Annealed(1.0, 1.0, 1)
+
+
+def spec(shape, dtype=torch.float32, action=None):
+    return EnvSpec("Some-v0", {"obs": Field(shape, dtype)}, action or Discrete(4), 4)
+
+
+REFUSED = {
+    "continuous": (DQNConfig(), spec((3,), action=Continuous(2)), "FastTD3, TD3 and DDPG"),
+    "dtype": (
+        DQNConfig(),
+        spec((3, 84, 84), torch.float64),
+        "float64; expected torch.uint8 or torch.float32",
+    ),
+    "matrix": (DQNConfig(), spec((84, 84)), r"(84, 84); expected [n] or images [channels, height, width]"),
+    "channels last": (DQNConfig(), spec((84, 84, 3), torch.uint8), "(84, 84, 3), channels last; expected"),
+    "minigrid's channels last": (DQNConfig(), spec((7, 7, 3), torch.uint8), "channels last"),
+    "too small": (DQNConfig(net="nature"), spec((1, 10, 5)), "10x5 with 1 channels"),
+    "too small, what then": (DQNConfig(net="nature"), spec((1, 10, 5)), "small one takes these"),
+    "tiny": (DQNConfig(), spec((1, 2, 5)), "needs 3x3 or more"),
+    "torso for vectors": (DQNConfig(net="impala"), spec((3,)), "impala torso reads images"),
+    "normalized images": (DQNConfig(normalize_observations=True), spec((1, 10, 5)), "for vectors"),
+    "empty range": (C51Config(v_min=1.0, v_max=1.0), spec((3,)), "v_min 1 to v_max 1"),
+    "rainbow's range": (RainbowConfig(v_min=2.0, v_max=1.0), spec((3,)), "no range of values"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_say_what_came_and_what_was_expected(name):
+    cfg, env, words = REFUSED[name]
+    assert words in cfg.refuse(env)
+
+
+@pytest.mark.parametrize("kind", [DQNConfig, C51Config, RainbowConfig])
+def test_configs_are_sound_travel_as_json_and_take_what_they_should(kind):
+    check(kind())
+    assert decode(encode(kind()), {kind.__name__: kind}) == kind()
+    images = [spec((4, 84, 84), torch.uint8), spec((1, 10, 5)), spec((3, 7, 7), torch.uint8)]
+    for env in (SPEC, spec((128,), torch.uint8), *images):
+        assert kind().refuse(env) is None
+
+
+def test_rainbow_is_all_six_with_the_papers_numbers():
+    cfg = RainbowConfig()
+    assert (cfg.double, cfg.dueling, cfg.n_step, cfg.atoms, cfg.noisy) == (True, True, 3, 51, 0.5)
+    assert (cfg.optimizer, cfg.lr, cfg.eps, cfg.v_min, cfg.v_max) == ("adam", 6.25e-5, 1.5e-4, -10, 10)
+    assert cfg.experience.n == 3 and cfg.target_period * 4 == 8000  # env steps, at one update in four

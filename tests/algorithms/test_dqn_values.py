@@ -1,0 +1,96 @@
+"""A walk of five states, one-hot, whose values are known: every kind of DQN must find them."""
+
+import pytest
+import torch
+
+from troop.algorithms import C51Config, DQNConfig, RainbowConfig
+from troop.core.batch import Transition
+from troop.core.env import Discrete, EnvSpec, Field
+
+STATES, LEFT, RIGHT, GAMMA = 5, 0, 1, 0.9
+SPEC = EnvSpec("walk", {"obs": Field((STATES,))}, Discrete(2), 1)
+
+
+def step(state, action):
+    """Right of the last state lies the end and a reward of 1, left of the first a wall; left costs 0.1."""
+    if action == RIGHT:
+        return state + 1, float(state == STATES - 1), state == STATES - 1
+    return max(state - 1, 0), -0.1, False
+
+
+def analytic(rounds=500):
+    """Value iteration."""
+    q = [[0.0, 0.0] for _ in range(STATES + 1)]
+    for _ in range(rounds):
+        for state in range(STATES):
+            for action in (LEFT, RIGHT):
+                after, reward, ended = step(state, action)
+                q[state][action] = reward + (0.0 if ended else GAMMA * max(q[after]))
+    return torch.tensor(q[:STATES])
+
+
+def walks(n):
+    """Every state and action once, and then the best action until n steps are done or the world ends."""
+    rows = []
+    for state in range(STATES):
+        for action in (LEFT, RIGHT):
+            at, total, discount = state, 0.0, 1.0
+            for k in range(n):
+                at, reward, ended = step(at, action if k == 0 else RIGHT)
+                total, discount = total + discount * reward, discount * GAMMA * (not ended)
+                if ended:
+                    break
+            rows.append((state, action, total, discount, min(at, STATES - 1)))
+    start, action, reward, discount, end = (torch.tensor(x) for x in zip(*rows, strict=True))
+    eye = torch.eye(STATES)
+    return Transition({"obs": eye[start]}, action, reward, discount, {"obs": eye[end]})
+
+
+ADAM = {"optimizer": "adam", "eps": 1e-8, "lr": 0.02, "target_period": 25, "hidden": ()}
+RMSPROP = DQNConfig(**ADAM | {"optimizer": "rmsprop_tf", "eps": 1e-2, "tau": 0.1})
+ATOMS = {"atoms": 41, "v_min": -1.0, "v_max": 2.0}
+KINDS = {
+    "dqn": DQNConfig(**ADAM),
+    "squared": DQNConfig(loss="squared", **ADAM),
+    "rmsprop": RMSPROP,
+    "double": DQNConfig(double=True, **ADAM),
+    "dueling": DQNConfig(dueling=True, **ADAM),
+    "deep": DQNConfig(double=True, dueling=True, **ADAM | {"hidden": (32, 32), "lr": 1e-3}),
+    "3 steps": DQNConfig(n_step=3, **ADAM),
+    "3 steps, double": DQNConfig(n_step=3, double=True, **ADAM),
+    "c51": C51Config(**ADAM | ATOMS | {"lr": 0.05}),
+    "c51, double, dueling, 3 steps": C51Config(
+        double=True, dueling=True, n_step=3, **ADAM | ATOMS | {"lr": 0.05}
+    ),
+    "rainbow": RainbowConfig(**ADAM | ATOMS | {"lr": 0.02, "hidden": (32,)}),
+}
+CLOSE = {
+    "c51": 0.02,
+    "c51, double, dueling, 3 steps": 0.02,
+    "rainbow": 0.08,
+}  # rainbow: its noise is still on
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_values_are_the_analytic_ones(name):
+    cfg = KINDS[name]
+    torch.manual_seed(0)
+    made, batch = cfg.algorithm(SPEC), walks(cfg.n_step)
+    for _ in range(1200):
+        made.update(batch)
+    found = made.policy(torch.eye(STATES)).detach()
+    assert (found - analytic()).abs().max() < CLOSE.get(name, 0.01), found
+    assert (made.policy.act({"obs": torch.eye(STATES)}, None, torch.zeros(STATES)).action == RIGHT).all()
+
+
+@pytest.mark.parametrize("cfg", [RMSPROP, C51Config(v_min=0.0, v_max=20.0, **ADAM)])
+@pytest.mark.parametrize("bootstraps", [True, False])
+def test_a_world_cut_by_the_clock_is_worth_r_over_one_minus_gamma(cfg, bootstraps):
+    torch.manual_seed(0)
+    made, start, action = cfg.algorithm(SPEC), torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])
+    obs, after = ({"obs": torch.eye(STATES)[x]} for x in (start, 1 - start))
+    discount = torch.full((4,), 0.9 if bootstraps else 0.0)  # what the replay says of a limit, of an end
+    for _ in range(1200):
+        made.update(Transition(obs, action, torch.ones(4), discount, after))
+    worth = 10.0 if bootstraps else 1.0
+    assert made.policy(torch.eye(STATES)[:2]).flatten().tolist() == pytest.approx([worth] * 4, rel=0.03)

@@ -70,7 +70,7 @@ def test_dueling_scales_the_gradient_into_what_is_shared_only(shape):
         assert torch.allclose(p.grad, q.grad * factor, rtol=1e-4, atol=1e-6), name
 
 
-@pytest.mark.parametrize("kind", ["auto", "nature", "impala", "small", "mlp"])
+@pytest.mark.parametrize("kind", ["auto", "nature", "nips", "impala", "small", "mlp"])
 def test_bytes_and_floats_give_the_same_values(kind):
     torch.manual_seed(0)
     net = QNetwork((4, 36, 36), 3, (8,), kind)

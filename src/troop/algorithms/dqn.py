@@ -63,8 +63,8 @@ class DQNConfig:
     epsilon_end: float = ranged(0.1, low=0, high=1)
     epsilon_steps: int = ranged(250_000, low=0)
     """Env steps, over all envs, in which epsilon goes from start to end; no epsilon where `noisy`."""
-    net: Literal["auto", "mlp", "nature", "impala", "small"] = "auto"
-    """Torso for images; auto is nature from 36x36 pixels on and small below."""
+    net: Literal["auto", "mlp", "nature", "nips", "impala", "small"] = "auto"
+    """Torso for images; auto is nature from 36x36 pixels on and small below, nips the lighter one of 2013."""
     hidden: tuple[int, ...] = ranged((512,), low=1)
     """Hidden layers after the torso."""
     bootstrap_at_limits: bool = True

@@ -16,11 +16,20 @@ def pixels(x: Tensor) -> Tensor:
     return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
 
 
+def nips(image: Image) -> nn.Sequential:
+    """Mnih et al. 2013: 16 filters of 8x8 by 4, 32 of 4x4 by 2; a third of Nature's work."""
+    return _filters(image, (16, 8, 4), (32, 4, 2))
+
+
 def nature(image: Image) -> nn.Sequential:
     """Mnih et al. 2015: 32 filters of 8x8 by 4, 64 of 4x4 by 2, 64 of 3x3 by 1."""
+    return _filters(image, (32, 8, 4), (64, 4, 2), (64, 3, 1))
+
+
+def _filters(image: Image, *shapes: tuple[int, int, int]) -> nn.Sequential:
     layers: list[nn.Module] = []
     before = image[0]
-    for filters, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+    for filters, size, stride in shapes:
         layers += [nn.Conv2d(before, filters, size, stride), nn.ReLU(inplace=True)]
         before = filters
     return nn.Sequential(*layers, nn.Flatten())
@@ -64,6 +73,7 @@ def impala(image: Image) -> nn.Sequential:
 
 TORSOS: dict[str, tuple[Callable[[Image], nn.Sequential], int]] = {
     "nature": (nature, 36),  # below 36 pixels its last filters do not fit in what the first leave
+    "nips": (nips, 20),
     "impala": (impala, 8),
     "small": (small, 3),
 }

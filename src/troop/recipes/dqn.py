@@ -129,6 +129,45 @@ def small(name: str, wish: Wish) -> Experiment:
     )
 
 
+# What pays on a few cores: the net of 2013, double, dueling, three steps, priorities; larger steps, less waiting.
+ATARI_CPU: dict[str, Any] = SMALL | {
+    "double": True,
+    "dueling": True,
+    "n_step": 3,
+    "net": "nips",
+    "hidden": (256,),
+    "lr": 2e-4,
+    "eps": 1.5e-4,
+    "tau": 0.0,
+    "target_period": 500,
+    "epsilon_steps": 60_000,
+}
+
+
+def atari_cpu(wish: Wish) -> Experiment:
+    """Atari in an hour or a night on a few cores."""
+    env = _env(wish, "Pong-v5", 16)
+    learning = max(1, cores() // 2)
+    if isinstance(env, envs.EnvPool):
+        settings = envs.preprocessing(clip_rewards=True, life_loss=True)
+        env = dataclasses.replace(env, settings=settings, threads=max(1, cores() - learning))
+    return Experiment(
+        env,
+        DQNConfig(**ATARI_CPU),
+        Sync(
+            Rhythm(32, max(1, env.envs // 4), overlap=True),
+            capacity=200_000,
+            warmup=max(1, 5_000 // env.envs),
+            priority=Priority(alpha=0.5, beta=0.4, beta_end=1.0, beta_batches=200_000),
+            renewal=0,
+        ),
+        Inline(threads=learning),
+        until=Until(minutes=60),
+        device=wish.device,
+        recipe="dqn-cpu",
+    )
+
+
 def fitting(name: str, wish: Wish) -> Experiment:
     """Atari as in the paper, everything else small."""
     return atari(name, wish) if envs.family(wish.env or "CartPole-v1") == "atari" else small(name, wish)
@@ -155,5 +194,6 @@ RECIPES = [
     ),
     Recipe("per-dqn", "Double DQN from a prioritized replay", "CartPole-v1", partial(fitting, "per-dqn")),
     Recipe("c51", "DQN with categorical values", "CartPole-v1", partial(fitting, "c51")),
+    Recipe("dqn-cpu", "Atari on a few cores: double, dueling, three steps, priorities", "Pong-v5", atari_cpu),
     Recipe("rainbow", "All six improvements together", "CartPole-v1", partial(fitting, "rainbow")),
 ]

@@ -129,7 +129,7 @@ def small(name: str, wish: Wish) -> Experiment:
     )
 
 
-# What pays on a few cores: the net of 2013, double, dueling, three steps, priorities; larger steps, less waiting.
+# What pays on a few cores: the net of 2013, double, dueling, three steps, priorities, larger steps.
 ATARI_CPU: dict[str, Any] = SMALL | {
     "double": True,
     "dueling": True,

@@ -61,3 +61,54 @@ def test_nested_builds_are_made_inside_out_and_once_each():
 def test_seeds_depend_on_seed_and_name_and_nothing_else():
     assert derived(1, "a") == 0x72413F16  # CRC-32 of "1/a" without its top bit, on every machine
     assert len({derived(seed, name) for seed in range(50) for name in "abc"}) == 150
+
+
+def names(program):
+    return {host: [node.name for node in nodes] for host, nodes in program.hosts().items()}
+
+
+def test_each_node_has_a_host_of_its_own_unless_it_is_put_with_others():
+    program = Program("p")
+    server = program.add("server", Peer)
+    with program.host("bundle"):
+        replay = program.add("replay", Peer)
+        program.add("learner", Peer, replay, server)
+    program.add("actor", Peer, [replay])
+    assert names(program) == {"server": ["server"], "bundle": ["replay", "learner"], "actor": ["actor"]}
+
+
+def test_hosts_come_in_calling_order_whatever_the_order_of_nodes():
+    program = Program("p")
+    with program.host("late"):
+        program.add("first", Peer)
+    store = program.add("store", Peer)
+    with program.host("late"):
+        program.add("last", Peer, store)
+    assert list(names(program)) == ["store", "late"]
+
+
+def test_hosts_that_would_wait_for_each_other_are_refused():
+    program = Program("p")
+    with program.host("a"):
+        one = program.add("one", Peer)
+    with program.host("b"):
+        two = program.add("two", Peer, one)
+    with program.host("a"):
+        program.add("three", Peer, two)
+    with pytest.raises(ValueError, match=r"in a circle: .*a.* -> .*b"):
+        program.hosts()
+
+
+def test_a_failure_inside_a_host_block_does_not_leave_it_open():
+    program = Program("p")
+    with pytest.raises(ValueError, match="not an earlier node"), program.host("h"):
+        program.add("a", Peer, Ref("nobody"))
+    program.add("b", Peer)
+    assert names(program) == {"b": ["b"]}
+
+
+def test_threads_are_placed_by_name():
+    program = Program("p")
+    program.add("learner", Peer)
+    program.place("learner", threads=3)
+    assert program.nodes["learner"].threads == 3

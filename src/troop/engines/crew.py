@@ -7,16 +7,17 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from typing import Any
 
 from troop.core.program import Node, Program, references
 from troop.engines import worker
-from troop.engines.codec import pack, unpack
+from troop.engines.codec import pack
 from troop.engines.line import Line, pair
 from troop.engines.shared import Ledger, anonymous, parcel
+from troop.engines.unpacking import unpack
 
 Message = tuple[Any, ...]
 
@@ -91,7 +92,8 @@ class Crew:
         process = self._context.Process(target=worker.main, args=(given, theirs), name=member.name)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until it leads its own group
         try:
-            process.start()
+            with _few_threads(member.threads):
+                process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
@@ -185,8 +187,10 @@ class Crew:
         member.ready = False
         return code
 
-    def end(self, seconds: float) -> list[str]:
-        """Ask all to end; after this time those that did not are killed. Returns their names."""
+    def end(self, seconds: float, at_once: Iterable[Member] = ()) -> list[str]:
+        """Ask all to end; after this time, or `at_once`, they are killed. Returns the names of the late."""
+        for member in at_once:
+            self.bury(member)
         for member in self.members.values():
             member.say("end")
         deadline = time.monotonic() + seconds
@@ -197,6 +201,19 @@ class Crew:
         for member in self.members.values():
             self.bury(member)
         return late
+
+
+@contextlib.contextmanager
+def _few_threads(threads: int) -> Iterator[None]:
+    """Libraries read these when they are loaded; what is started inside, or its fork server, has them set."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, str(threads)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def _ignore(member: Member, message: Message, fds: list[int]) -> None:

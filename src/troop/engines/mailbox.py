@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from troop.engines.codec import Packed, pack, unpack
+from troop.engines.codec import Packed, aligned, pack
 from troop.engines.line import Line
 from troop.engines.shared import (
     HANDLED,
@@ -23,12 +23,13 @@ from troop.engines.shared import (
     Slot,
     Slots,
 )
+from troop.engines.unpacking import unpack
 
 CALL, TELL, ANSWER, WAKE, FORGET = range(5)
 INLINE = 32 << 10  # bytes of arrays that go with the message instead of into a slot: two short copies less
-_HEAD = struct.Struct(
-    "<BxHIIQQQ"
-)  # kind, -, meta is in the slot too, slot, bytes of meta, of arrays, number, reply to
+# Kind, whether the description is in the slot too, slot, bytes of the description and of the arrays, number,
+# number of the question it answers.
+_HEAD = struct.Struct("<BxHIIQQQ")
 LONGEST_META = 48 << 10
 
 
@@ -45,7 +46,7 @@ class Sent:
     """A letter that may have to be sent again."""
 
     number: int
-    message: bytes
+    message: bytearray
     size: int
     slot: Slot | None
 
@@ -54,17 +55,18 @@ def compose(kind: int, packed: Packed, number: int, reply_to: int, slot: Slot | 
     """A message; arrays are copied, into the slot if there is one."""
     meta, long = packed.meta, len(packed.meta) > LONGEST_META
     if slot is None:
-        body = meta + packed.payload()
+        message = bytearray(_HEAD.size + (start := aligned(len(meta))) + packed.size)
+        packed.lay(memoryview(message)[_HEAD.size + start :])
     else:
+        message = bytearray(_HEAD.size + (0 if long else len(meta)))
         packed.lay(slot.block)
         if long:
             slot.block[packed.size : packed.size + len(meta)] = meta
-        body = bytearray() if long else meta
-    head = bytearray(_HEAD.size)
-    _HEAD.pack_into(
-        head, 0, kind, int(long), 0 if slot is None else slot.number, len(meta), packed.size, number, reply_to
-    )
-    return head + body
+    if not long:
+        message[_HEAD.size : _HEAD.size + len(meta)] = meta
+    number_of_slot = 0 if slot is None else slot.number
+    _HEAD.pack_into(message, 0, kind, long, number_of_slot, len(meta), packed.size, number, reply_to)
+    return message
 
 
 def needs(packed: Packed) -> int:
@@ -90,7 +92,7 @@ class Letter:
     def open(self) -> Any:  # noqa: ANN401
         """The value."""
         if not self._slot:
-            return unpack(memoryview(self._body)[: self._meta], self._body[self._meta :])
+            return unpack(self._body[: self._meta], self._body, aligned(self._meta))
         if not self._long:
             return unpack(self._body, self._mapped.copy(self._slot, self.size))
         block = self._mapped.copy(self._slot, self.size + self._meta)
@@ -109,12 +111,12 @@ class Reply:
     def ready(self) -> bool:
         """Whether it is here."""
         if not self.done:
-            self._edge.pump()
+            self._edge.pump(everything=False)
         return self.done
 
     def result(self) -> Any:  # noqa: ANN401
         """The answer, waited for if need be."""
-        if not self.ready():
+        if not self.done:
             self._edge.waiter.wait(self._edge, lambda: self.done, self.why)
         return self.value
 
@@ -170,7 +172,7 @@ class Asking:
             self.waiter.wait(self, lambda: self._room(size), f"room in the mailbox of {node}", full=True)
         slot = self.slots.take(needed, self._settle) if (needed := needs(packed)) else None
         self._number += 1
-        self._send(Sent(self._number, bytes(compose(kind, packed, self._number, 0, slot)), size, slot))
+        self._send(Sent(self._number, compose(kind, packed, self._number, 0, slot), size, slot))
         return self._number
 
     def _room(self, size: int) -> bool:
@@ -213,10 +215,16 @@ class Asking:
             elif sent.slot is not None:
                 sent.slot.busy = False
 
-    def pump(self) -> bool:
-        """Take in whatever came; whether there was an answer other than None."""
+    def pump(self, everything: bool = True) -> bool:
+        """Take in what came, or only answers still wanted; whether there was one other than None."""
         told = False
-        while self.line is not None and self.line.open and (came := self.line.receive()) is not None:
+        # The last look, which finds nothing, costs as much as all others: spared if no answer is wanted.
+        while (
+            (everything or self.pending)
+            and self.line is not None
+            and self.line.open
+            and (came := self.line.receive()) is not None
+        ):
             letter = Letter(came[0], self.mapped, came[1])
             if letter.kind == ANSWER:
                 told |= self._answered(letter)
@@ -283,7 +291,7 @@ class Serving:
     def attach(self, end: socket.socket, ledger: int) -> None:
         """A new asker, or the first: what the last one told is still handled, its questions are not."""
         if self.line is not None:
-            self.pump()
+            self.pump(everything=True)
             self.line.close()
         self.inbox = deque(letter for letter in self.inbox if letter.kind == TELL)
         for letter in self.inbox:
@@ -293,14 +301,16 @@ class Serving:
         self.generation += 1
         self._answers = 0
 
-    def pump(self) -> None:
-        """Put what came into the inbox, unopened."""
+    def pump(self, everything: bool = False) -> None:
+        """Put what came into the inbox, unopened; a question is the last, unless `everything` is wanted."""
         while self.line is not None and self.line.open and (came := self.line.receive()) is not None:
             letter = Letter(came[0], self.mapped, came[1])
             if letter.kind == FORGET:
                 self.mapped.forget(letter._slot)
             else:
                 self.inbox.append(letter)
+                if letter.kind == CALL and not everything:
+                    break  # its asker mostly waits now; if there is more, the next poll says so
 
     def open(self, letter: Letter) -> Any:  # noqa: ANN401
         """Copy a letter out; from now on the asker may reuse its memory."""

@@ -55,7 +55,7 @@ class Processes:
         try:
             return loop.run(saved)
         finally:
-            for name in crew.end(self.stop_limit_s):
+            for name in crew.end(self.stop_limit_s, [loop.host[name] for name in loop.evaluating]):
                 watch.note(f"{name} did not end within {self.stop_limit_s:.0f} s and was killed")
 
     def _share_cores(self, crew: Crew) -> None:

@@ -33,7 +33,7 @@ class Desk:
     def pump(self) -> None:
         """Take in all letters that came."""
         for edge in self.edges:
-            edge.pump()
+            edge.pump(everything=True)
 
     def serve(self) -> bool:
         """Handle what is here now, a letter of each sender in turn; whether there was any."""

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from troop.engines.codec import Packed, pack, unpack
+from troop.engines.codec import Packed, pack
+from troop.engines.unpacking import unpack
 
 SMALLEST = 1 << 16  # bytes of the smallest slot
 SENT, SENT_BYTES, HANDLED, HANDLED_BYTES, WAITING, TAKEN = range(6)

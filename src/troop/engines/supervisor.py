@@ -14,6 +14,7 @@ from troop.core.errors import TrainingFault, TroopError
 from troop.engines.crew import Crew, Member, Message
 
 WINDOW = 600.0  # seconds within which the deaths of one host are counted together
+EVALUATION = 4.0  # times longer than others may a host with scheduled roles be silent
 GRACE = 2.0  # seconds for those who may wait for a host that will not come back
 LONGEST_PAUSE = 5.0  # seconds before a host that keeps dying is started again
 
@@ -122,6 +123,8 @@ class Supervisor:
                 self._revive(self.members[name])
         for member in self.members.values():
             limit = self.limits.step_s if member.ready else self.limits.start_s
+            if any(node.schedule for node in member.nodes):
+                limit *= EVALUATION  # a step of an evaluator is many episodes
             if member.alive and now - member.heard > limit:
                 self._stuck(member, limit)
 

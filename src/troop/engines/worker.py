@@ -18,7 +18,7 @@ from typing import Any
 
 from troop.core.errors import TroopError
 from troop.core.program import Program
-from troop.engines.codec import pack, unpack
+from troop.engines.codec import pack
 from troop.engines.host import Host
 from troop.engines.line import Line
 from troop.engines.machine import keep_pages
@@ -27,8 +27,10 @@ from troop.engines.meter import Meter, Sheet
 from troop.engines.serving import Desk
 from troop.engines.shared import anonymous, opened, parcel
 from troop.engines.stub import Stub
+from troop.engines.unpacking import unpack
 
 SHORT, LONG = 0.1, 1.0  # seconds between reports: of a host that moves, of any host
+CLOSING = 5.0  # seconds for a failed host to close its roles
 RESTS = (0.001, 0.002, 0.004, 0.008, 0.01)  # seconds until a role that had nothing to do is asked again
 
 
@@ -99,6 +101,8 @@ class Worker:
         self._watch(control, None)
         self._reported = self._read = time.monotonic()
         self._moved = 0
+        self._idle, self._woken = 0, False
+        self._alone: tuple[Line | None, select.poll] = (None, select.poll())
 
     def run(self) -> None:
         """Build, take back what was saved, then loop."""
@@ -108,7 +112,7 @@ class Worker:
                 self._loop()
         except Exception as error:  # a role failed: its state may be corrupt, so the process ends
             self._fail(error)
-            sys.exit(1)
+            os._exit(1)  # whatever threads the role has left
         self.close()
 
     def _open(self) -> None:
@@ -146,17 +150,19 @@ class Worker:
         self._at = (node, what)
 
     def _loop(self) -> None:
-        self._receive(0.0)
+        if not self._woken:
+            self._receive(0.0)
+        self._woken = False
         served = self.desk.serve()
-        self._boundary()
-        moved = not self.holding and self._round()
-        self._report(moved)
-        if moved or served:
+        if self.owed:
+            self._boundary()
+        stepping = bool(self.host.active) and not self.holding
+        moved = stepping and self._round()
+        self._report(moved or served)
+        if moved or (served and stepping):
             self._idle = 0
         else:
-            self._rest()
-
-    _idle = 0
+            self._rest(stepping)
 
     def _round(self) -> bool:
         moved = False
@@ -176,16 +182,16 @@ class Worker:
         self._moved += metrics is not None
         return metrics
 
-    def _rest(self) -> None:
+    def _rest(self, stepping: bool) -> None:
         """Nothing to do: sleep until a letter, an answer or the launcher comes, but not for long."""
-        active = bool(self.host.active) and not self.holding
-        seconds = RESTS[min(self._idle, len(RESTS) - 1)] if active else LONG
+        seconds = RESTS[min(self._idle, len(RESTS) - 1)] if stepping else LONG
         self._idle += 1
         began = time.perf_counter()
-        while (left := seconds - (time.perf_counter() - began)) > 0:
-            if self._receive(left) or self.ending:
-                break
-        if active and any(edge.pending for edge in self.asking.values()):
+        left = seconds
+        while left > 0 and not self.ending and not self._woken:
+            self._woken = self._receive(left)
+            left = seconds - (time.perf_counter() - began)
+        if stepping and any(edge.pending for edge in self.asking.values()):
             self.meter.rested(self.host.active[0], time.perf_counter() - began)
 
     def _boundary(self) -> None:
@@ -217,7 +223,9 @@ class Worker:
     def _take(self, ready: list[int]) -> bool:
         useful = False
         for fd in ready:
-            line, edge = self._ends[fd]
+            line, edge = self._ends.get(fd, (None, None))  # an edge may have been replaced just now
+            if line is None:
+                continue
             if isinstance(edge, Asking):
                 useful |= edge.pump()
             elif edge is None:
@@ -272,31 +280,35 @@ class Worker:
     def wait(self, edge: Asking, done: Callable[[], bool], why: str, full: bool = False) -> None:
         """Wait for one edge, deaf to all others but the launcher."""
         began = time.perf_counter()
-        poll = select.poll()
         while not done():
-            if edge.line is not None and edge.line.open:
-                poll.register(
-                    edge.line.fileno(), select.POLLIN | (select.POLLOUT if edge.line.stuffed else 0)
-                )
-                watched = edge.line
-            else:
-                watched = None
-            poll.register(self.control.fileno(), select.POLLIN)
             # Room may be made without a word in the rarest of races: then it is found a little later.
-            ready = poll.poll(50 if full else 1000 * LONG)
-            if watched is not None:
-                poll.unregister(watched.fileno())
-                watched.flush()
-            if any(fd == self.control.fileno() for fd, _ in ready):
-                self._obey()
-                if self.ending:
-                    raise Ended
-            edge.pump()
+            self._listen(edge, 50 if full else 1000 * LONG)
+            if self.ending:
+                raise Ended
+            edge.pump(everything=full)
             seconds = time.perf_counter() - began
             if seconds > self.start.patience:
                 raise TimeoutError(f"waited {seconds:.0f} s for {why}")
-            self._report(False)
+            if seconds > LONG:
+                self._report(False)
         self.meter.away(time.perf_counter() - began, full)
+
+    def _listen(self, edge: Asking, milliseconds: float) -> None:
+        """Sleep until something comes along the edge or from the launcher, whom it obeys."""
+        line = edge.line if edge.line is not None and edge.line.open else None
+        if line is not None and line is self._alone[0]:
+            poll = self._alone[1]  # mostly it is the same edge again
+        else:
+            poll = select.poll()
+            poll.register(self.control.fileno(), select.POLLIN)
+            if line is not None:
+                poll.register(line.fileno(), select.POLLIN)
+            self._alone = (line, poll)
+        if line is not None and line.stuffed:
+            line.flush()
+            milliseconds = 1
+        if any(fd == self.control.fileno() for fd, _ in poll.poll(milliseconds)):
+            self._obey()
 
     def _report(self, moved: bool, force: bool = False) -> None:
         """Tell the launcher where this host stands, now and then."""
@@ -321,6 +333,9 @@ class Worker:
 
     def _fail(self, error: Exception) -> None:
         node, doing = self._at
+        hurry = threading.Timer(CLOSING, os._exit, (1,))  # a broken role may not even close
+        hurry.daemon = True
+        hurry.start()
         kind = type(error).__name__
         mine = isinstance(error, TroopError)
         text = "".join(traceback.format_exception(error))

@@ -1,0 +1,141 @@
+"""Roles that die, hang and wait on demand; without torch, importable by a host's process."""
+
+import os
+import time
+from pathlib import Path
+
+from troop.core.remote import later, tell
+
+
+class Keeper:
+    """Keeps what it is told, in order; may be slow until a file is there."""
+
+    def __init__(self, paused_until=None):
+        self.kept, self.cuts, self.paused_until = [], 0, paused_until
+
+    def add(self, number, blob=b""):
+        """Keep the number."""
+        while self.paused_until and not Path(self.paused_until).exists():
+            time.sleep(0.01)
+        self.kept.append(number)
+
+    def count(self):
+        """How many were kept."""
+        return len(self.kept)
+
+    def cut(self):
+        """Peers went on without it."""
+        self.cuts += 1
+
+    def gauges(self):
+        """Where it lives."""
+        return {"pid/keeper": os.getpid()}
+
+    def state_dict(self):
+        """All of it."""
+        return {"kept": list(self.kept), "cuts": self.cuts}
+
+    def load_state_dict(self, state):
+        """Take it back."""
+        self.kept, self.cuts = list(state["kept"]), state["cuts"]
+
+
+class Teller:
+    """Tells 1, 2, 3, ...; asks now and then; at `fault_at` does what `fault` says, once per marker file."""
+
+    expendable = True
+
+    def __init__(self, keeper, fault=None, marker=None, fault_at=20, blob=0, name="teller"):
+        self.keeper, self.fault, self.marker, self.fault_at = keeper, fault, marker, fault_at
+        self.told, self.blob, self.name = 0, b"x" * blob, name
+
+    def step(self):
+        """One number."""
+        self.told += 1
+        if self.fault and self.told == self.fault_at:
+            self._fail()
+        tell(self.keeper.add, self.told, self.blob)
+        if self.told % 7 == 0:
+            later(self.keeper.count).result()
+        time.sleep(0.0005)
+        return {"count/env_steps": 1}
+
+    def _fail(self):
+        if self.marker:
+            if Path(self.marker).exists():
+                return
+            Path(self.marker).write_text("x")
+        if self.fault == "abort":
+            os.abort()
+        if self.fault == "exit":
+            os._exit(3)
+        if self.fault == "hang":
+            self.hang_for_ever()
+        raise OSError("the simulator is gone")
+
+    def hang_for_ever(self):
+        """Its name is to be found in a stack."""
+        while True:
+            time.sleep(1)
+
+    def gauges(self):
+        """Where it lives."""
+        return {f"pid/{self.name}": os.getpid(), f"told/{self.name}": self.told}
+
+    def state_dict(self):
+        """Numbers told."""
+        return {"told": self.told}
+
+    def load_state_dict(self, state):
+        """Go on; never after a death, for a teller is expendable."""
+        self.told = state["told"]
+
+
+class Learner:
+    """Counts updates and is restored from what was saved."""
+
+    def __init__(self, keeper):
+        self.keeper, self.updates = keeper, 0
+
+    def step(self):
+        """One update."""
+        if self.keeper.count() == 0:
+            return None
+        self.updates += 1
+        time.sleep(0.001)
+        return {"count/updates": 1}
+
+    def gauges(self):
+        """Where it lives."""
+        return {"pid/learner": os.getpid()}
+
+    def state_dict(self):
+        """Updates so far."""
+        return {"updates": self.updates}
+
+    def load_state_dict(self, state):
+        """Go on."""
+        self.updates = state["updates"]
+
+
+class Judge:
+    """Takes its time over an evaluation."""
+
+    def __init__(self, keeper, seconds=0.0):
+        self.keeper, self.seconds = keeper, seconds
+
+    def step(self):
+        """How many were kept."""
+        time.sleep(self.seconds)
+        return {"eval/return_mean": float(self.keeper.count())}
+
+    def gauges(self):
+        """Where it lives."""
+        return {"pid/judge": os.getpid()}
+
+
+class Broken:
+    """Cannot be built."""
+
+    def __init__(self):
+        raise ValueError("no such device")

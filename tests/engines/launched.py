@@ -1,0 +1,67 @@
+"""A run in a process of its own, to be signalled: `python launched.py PIDS`."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from fault_roles import Judge, Keeper, Teller
+
+from troop.core.engine import Until
+from troop.core.program import Program, Schedule
+from troop.engines import Processes
+
+
+class Watch:
+    """Writes down the pids of all hosts; a signal asks for an end."""
+
+    def __init__(self, path):
+        self.path, self.pids, self.asked, self.saved = path, {}, False, 0
+
+    def log(self, counters, metrics):
+        """Once all are known, say so."""
+        self.pids |= {name: int(pid) for name, pid in metrics.items() if name.startswith("pid/")}
+        if len(self.pids) == 4:
+            Path(self.path).write_text(" ".join(str(pid) for pid in self.pids.values()))
+
+    def evaluated(self, counters, metrics):
+        """Nothing."""
+
+    def save(self, counters, state, last):
+        """Count."""
+        self.saved += 1
+
+    def note(self, text):
+        """Nothing."""
+
+    def stop_asked(self):
+        """After a signal."""
+        return self.asked
+
+    def on_signal(self, *_):
+        """Ask for an end."""
+        self.asked = True
+
+
+def program():
+    """Two tellers, a keeper and a judge that takes long."""
+    made = Program("launched")
+    keeper = made.add("keeper", Keeper)
+    for i in range(2):
+        made.add(f"teller{i}", Teller, keeper, name=f"teller{i}")
+    made.add("judge", Judge, keeper)
+    made.schedule("judge", Schedule(env_steps=50))
+    return made
+
+
+def main():
+    """Run until signalled."""
+    watch = Watch(sys.argv[1])
+    signal.signal(signal.SIGINT, watch.on_signal)
+    engine = Processes(threads=1, log_s=0.05, start=sys.argv[2])
+    result = engine.run(program(), Until(env_steps=10**9), 0, watch)
+    print(result.status, watch.saved, os.getpid())
+
+
+if __name__ == "__main__":
+    main()

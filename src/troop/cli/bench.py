@@ -14,7 +14,7 @@ def run(argv: list[str]) -> int:
     parser = Parser(
         "bench", "Measure Troop and the limit of this machine in one run; the ratio is the result."
     )
-    parser.add_argument("what", choices=["learner", "replay", "loop", "all"], help="what to measure")
+    parser.add_argument("what", choices=["learner", "replay", "loop", "actor", "all"], help="what to measure")
     parser.add_argument("--threads", type=int, default=0, help="torch threads (default: all cores)")
     parser.add_argument(
         "--env", default="HalfCheetah-v5", help="the env of the loop (default HalfCheetah-v5)"
@@ -23,14 +23,16 @@ def run(argv: list[str]) -> int:
     args = parser.parse(argv)
     if args.threads < 0:
         raise BadInput(f"--threads is {args.threads}; it must be at least 0.")
-    from troop.bench import learner, loop, replay
+    from troop.bench import learner, loop, pixels, prioritized, replay
     from troop.bench.table import table
 
     lines = []
     if args.what in ("learner", "all"):
-        lines += learner.run(args.threads)
+        lines += learner.run(args.threads) + pixels.learner(args.threads)
     if args.what in ("replay", "all"):
-        lines += replay.run(args.threads)
+        lines += replay.run(args.threads) + prioritized.run(args.threads)
+    if args.what in ("actor", "all"):
+        lines += pixels.actor()
     if args.what in ("loop", "all"):
         lines += loop.run(args.env)
     for line in lines if args.json else []:

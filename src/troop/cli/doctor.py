@@ -97,10 +97,10 @@ def _needs(recipe: str, env: str, copies: int | None, device: str, capacity: int
     total = rows * layout.row_bytes / 1e9
     say(f"replay     {rows:,} rows x {layout.row_bytes} bytes = {total:.3f} GB on {device}")
     module = made.algorithm.algorithm(spec, device="cpu")
-    weights = sum(p.numel() for p in module.critic.parameters()) + sum(
-        p.numel() for p in module.policy.parameters()
-    )
+    parts = [module.publishes, *([module.critic] if hasattr(module, "critic") else [])]
+    weights = sum(parameter.numel() for part in parts for parameter in part.parameters())
     say(f"learner    {weights:,} weights; with gradients, moments and targets {weights * 20 / 1e9:.3f} GB")
     batch = made.system.rhythm.batch
-    wide = 2 * sum(made.algorithm.critic_hidden) + sum(made.algorithm.actor_hidden) + 4 * layout.width
-    say(f"batch      {batch:,} rows: about {batch * wide * 4 * 2 / 1e9:.3f} GB of activations")
+    # Two observations a row as float32, and for each what the layers keep: about as much again and twice.
+    seen = sum(spec.width(name) for name in spec.obs)
+    say(f"batch      {batch:,} rows: about {batch * seen * 4 * 6 / 1e9:.3f} GB with what the layers keep")

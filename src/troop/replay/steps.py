@@ -13,8 +13,8 @@ from troop.core.env import Obs, Step
 class Steps:
     """Hands each step over at once; n-step windows are formed when the replay is sampled."""
 
-    def __init__(self, envs: int) -> None:
-        self.streams = torch.arange(envs)  # host side, as the replay keeps its heads there
+    def __init__(self, envs: int, first: int = 0) -> None:
+        self.streams = torch.arange(first, first + envs)  # host side, as the replay keeps its heads there
         self._obs: Obs = {}
         self._action = torch.empty(0)
 
@@ -43,7 +43,8 @@ class Steps:
         # Reset in the same step: the successor is not the next row, so a row is added for it.
         # Not after a termination, where nobody bootstraps and the successor is never looked at.
         where = step.truncated.nonzero().squeeze(1)
-        return [row, self._closing({name: x[where] for name, x in step.next_obs.items()}, where.cpu())]
+        final = {name: x[where] for name, x in step.next_obs.items()}
+        return [row, self._closing(final, self.streams[where.cpu()])]
 
     def flush(self, obs: Obs) -> list[Rows]:
         """One closing row per stream, at the observation reached."""

@@ -52,14 +52,18 @@ class Collector:
         env = self.world.make(seed)
         return env, env.reset(seed)
 
-    def begin(self) -> None:
-        """Act on what the env last showed and send it off."""
+    def choose(self) -> Tensor:
+        """Act on what the env last showed: the action to send."""
         acted = self.policy.act(self.now.obs, self.state, self.explore)
         self.state = acted.state
         self.recorder.acted(self.now.obs, acted)
         if self.world.renewal:
             self.actions.append(acted.action)
-        self.env.send(acted.action)
+        return acted.action
+
+    def begin(self) -> None:
+        """Act on what the env last showed and send it off."""
+        self.env.send(self.choose())
 
     def finish(self) -> tuple[list[Rows], Metrics]:
         """Take the env's answer: pieces of experience, and what is to be reported."""

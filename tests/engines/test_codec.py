@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from troop.core.batch import Rows
-from troop.engines.codec import pack
+from troop.engines.codec import address_of, pack
 from troop.engines.shared import opened, parcel
 from troop.engines.unpacking import unpack
 
@@ -34,7 +34,8 @@ class Pair(NamedTuple):
 def carried(value, start=0):
     packed = pack(value)
     block = bytearray(start + packed.size)
-    packed.lay(memoryview(block)[start:])
+    if packed.size:
+        packed.lay(address_of(block) + start)
     return unpack(packed.meta, block, start)
 
 

@@ -20,8 +20,8 @@ class Never:
 
 def connected(asking, serving):
     ends, ledger = pair(), anonymous(Ledger.SIZE)
-    asking.attach(ends[0], os.dup(ledger))
-    serving.attach(ends[1], ledger)
+    asking.attach(Line(ends[0]), os.dup(ledger))
+    serving.attach(Line(ends[1]), ledger)
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ import dataclasses
 import struct
 import sys
 from collections.abc import Callable
+from ctypes import addressof, c_char, memmove
+from mmap import mmap
 from typing import Any
 
 ALIGNMENT = 16
@@ -19,11 +21,15 @@ DTYPES = (
     "uint16", "uint32", "uint64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2",
 )  # fmt: skip
 VIEWS = {6: "int16", 15: "uint8", 16: "uint8"}  # dtypes that NumPy lacks travel as these
-_CODES: dict[Any, int] = {}  # torch dtypes, filled in as they are met
-_PLAIN = "fl?BdqihbILHQ"  # dtypes whose memory can be had as bytes without a detour
+_HEADS: dict[Any, bytes] = {}  # dtype and shape as they are described, of tensors met before
 INT, FLOAT, SIZE = struct.Struct("<q"), struct.Struct("<d"), struct.Struct("<I")
-ARRAY = struct.Struct("<cQBB")  # tag, offset, dtype, dimensions
+OFFSET = struct.Struct("<Q")
 DIMENSIONS = [struct.Struct(f"<{n}Q") for n in range(33)]
+
+
+def address_of(block: bytearray | memoryview | mmap) -> int:
+    """Where a writable block lies."""
+    return addressof(c_char.from_buffer(block))
 
 
 def aligned(size: int) -> int:
@@ -35,20 +41,20 @@ _WORDS: dict[str, bytes] = {}  # short texts, packed: the same names come again 
 
 
 class Packed:
-    """What `pack` gives: `meta` describes the value, `buffers` (offset, bytes) are its arrays."""
+    """What `pack` gives: `meta` describes the value, `buffers` (offset, address, bytes) are its arrays."""
 
     __slots__ = ("buffers", "meta", "seen", "size")
 
     def __init__(self) -> None:
         self.meta = bytearray()
-        self.buffers: list[tuple[int, memoryview]] = []
+        self.buffers: list[tuple[int, int, int]] = []
         self.size = 0
-        self.seen: dict[int, tuple[int, Any]] = {}  # the second of two equal references costs nothing
+        self.seen: dict[int, tuple[int, Any, Any]] = {}  # the second of two equal references costs nothing
 
-    def lay(self, block: memoryview) -> None:
-        """Copy all arrays into a block of at least `size` bytes."""
-        for offset, buffer in self.buffers:
-            block[offset : offset + buffer.nbytes] = buffer
+    def lay(self, address: int) -> None:
+        """Copy all arrays into memory of at least `size` bytes."""
+        for offset, source, size in self.buffers:
+            memmove(address + offset, source, size)
 
 
 Put = Callable[[Packed, Any], None]
@@ -146,46 +152,48 @@ def _put_tensor(packed: Packed, value: Any) -> None:  # noqa: ANN401
     if (seen := packed.seen.get(id(value))) is not None:
         packed.meta += b"r" + SIZE.pack(seen[0])
         return
-    packed.seen[id(value)] = (len(packed.buffers), value)
-    code = _CODES.get(value.dtype)
-    if code is None:
-        code = _CODES[value.dtype] = _code(str(value.dtype)[6:])
-    if code in VIEWS:
-        array = value.detach().contiguous().view(getattr(sys.modules["torch"], VIEWS[code])).numpy(force=True)
-    else:
-        try:
-            array = value.numpy()
-        except (RuntimeError, TypeError):  # it wants gradients, or lies on a device
-            array = value.numpy(force=True)
-    _put_array(packed, b"x", code, array)
+    key = (value.dtype, value.shape)
+    head = _HEADS.get(key)
+    if head is None:
+        if len(_HEADS) > 4096:
+            _HEADS.clear()
+        head = _HEADS[key] = _head(str(value.dtype)[6:], tuple(value.shape))
+    plain = value
+    if not (value.is_cpu and value.is_contiguous()) or value.is_complex():
+        plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    _put_array(packed, b"x", head, plain.data_ptr(), plain.nbytes, value, plain)
 
 
 def _put_ndarray(packed: Packed, value: Any) -> None:  # noqa: ANN401
     if (seen := packed.seen.get(id(value))) is not None:
         packed.meta += b"r" + SIZE.pack(seen[0])
         return
-    packed.seen[id(value)] = (len(packed.buffers), value)
-    _put_array(packed, b"a", _code(value.dtype.name), value)
+    head = _head(value.dtype.name, value.shape)
+    plain = value if value.flags.c_contiguous else value.copy()
+    _put_array(packed, b"a", head, plain.__array_interface__["data"][0], plain.nbytes, value, plain)
 
 
-def _code(name: str) -> int:
+def _head(name: str, shape: tuple[int, ...]) -> bytes:
     if name not in DTYPES:
         raise TypeError(f"an array of {name} cannot be sent to another host")
-    return DTYPES.index(name)
+    return bytes([DTYPES.index(name), len(shape)]) + DIMENSIONS[len(shape)].pack(*shape)
 
 
-def _put_array(packed: Packed, tag: bytes, code: int, array: Any) -> None:  # noqa: ANN401
-    shape, size = array.shape, array.nbytes
-    packed.meta += ARRAY.pack(tag, packed.size, code, len(shape)) + DIMENSIONS[len(shape)].pack(*shape)
-    if size == 0:
-        packed.buffers.append((packed.size, memoryview(b"")))
-        return
-    if not array.flags.c_contiguous:
-        array = array.copy()
-    plain = array.dtype.char in _PLAIN
-    buffer = memoryview(array).cast("B") if plain else memoryview(array.reshape(-1).view("u1"))
-    packed.buffers.append((packed.size, buffer))
-    packed.size += aligned(size)
+def _put_array(
+    packed: Packed,
+    tag: bytes,
+    head: bytes,
+    address: int,
+    size: int,
+    value: Any,  # noqa: ANN401
+    plain: Any,  # noqa: ANN401
+) -> None:
+    packed.meta += tag + OFFSET.pack(packed.size) + head
+    # Both are held on to: the one lest another gets its id, the other for its memory.
+    packed.seen[id(value)] = (len(packed.seen), value, plain)
+    if size:
+        packed.buffers.append((packed.size, address, size))
+        packed.size += aligned(size)
 
 
 class _Ways(dict[type, Put]):

@@ -42,6 +42,11 @@ class Member:
     spawned: float = 0.0
 
     @property
+    def scheduled(self) -> bool:
+        """Whether a role of it steps on a schedule."""
+        return any(node.schedule is not None for node in self.nodes)
+
+    @property
     def alive(self) -> bool:
         """Whether there is a process."""
         return self.process is not None

@@ -22,8 +22,9 @@ def pair() -> tuple[socket.socket, socket.socket]:
 class Line:
     """One end: sending never blocks (what the kernel does not take waits here), receiving neither."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, full: set[Line] | None = None) -> None:
         end.setblocking(False)
+        self._full = set() if full is None else full  # where it enters itself while messages wait
         self._end = end
         self._buffer = memoryview(bytearray(LARGEST + 4096))
         self._outbox: deque[tuple[bytes, tuple[int, ...]]] = deque()
@@ -45,11 +46,14 @@ class Line:
         if self._outbox or not self._sent(message, fds):
             # Descriptors are copied, for the sender may close its own before the message leaves.
             self._outbox.append((bytes(message), tuple(os.dup(fd) for fd in fds)))
+            self._full.add(self)
 
     def flush(self) -> None:
         """Try again to send what waits."""
         while self._outbox and self.open and self._sent(*self._outbox[0]):
             self._close_all(self._outbox.popleft()[1])
+        if not self.stuffed:
+            self._full.discard(self)
 
     def _sent(self, message: bytes | bytearray, fds: tuple[int, ...]) -> bool:
         if not self.open:
@@ -87,6 +91,7 @@ class Line:
     def close(self) -> None:
         """Hang up."""
         self.open = False
+        self._full.discard(self)
         while self._outbox:
             self._close_all(self._outbox.popleft()[1])
         self._end.close()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from troop.engines.codec import Packed, aligned, pack
+from troop.engines.codec import Packed, address_of, aligned, pack
 from troop.engines.line import Line
 from troop.engines.shared import (
     HANDLED,
@@ -56,10 +55,11 @@ def compose(kind: int, packed: Packed, number: int, reply_to: int, slot: Slot | 
     meta, long = packed.meta, len(packed.meta) > LONGEST_META
     if slot is None:
         message = bytearray(_HEAD.size + (start := aligned(len(meta))) + packed.size)
-        packed.lay(memoryview(message)[_HEAD.size + start :])
+        if packed.size:
+            packed.lay(address_of(message) + _HEAD.size + start)
     else:
         message = bytearray(_HEAD.size + (0 if long else len(meta)))
-        packed.lay(slot.block)
+        packed.lay(slot.address)
         if long:
             slot.block[packed.size : packed.size + len(meta)] = meta
     if not long:
@@ -102,10 +102,10 @@ class Letter:
 class Reply:
     """An answer under way."""
 
-    __slots__ = ("_edge", "done", "number", "value", "why")
+    __slots__ = ("_edge", "_to", "done", "value")
 
-    def __init__(self, edge: Asking, number: int, why: str) -> None:
-        self._edge, self.number, self.why = edge, number, why
+    def __init__(self, edge: Asking, to: tuple[str, str]) -> None:
+        self._edge, self._to = edge, to
         self.done, self.value = False, None
 
     def ready(self) -> bool:
@@ -117,7 +117,8 @@ class Reply:
     def result(self) -> Any:  # noqa: ANN401
         """The answer, waited for if need be."""
         if not self.done:
-            self._edge.waiter.wait(self._edge, lambda: self.done, self.why)
+            why = "the answer of {}.{}()".format(*self._to)
+            self._edge.waiter.wait(self._edge, lambda: self.done, why)
         return self.value
 
 
@@ -139,14 +140,14 @@ class Asking:
         self._unanswered: dict[int, Sent] = {}
         self._known: set[int] = set()  # slots whose memory the server has
 
-    def attach(self, end: socket.socket, ledger: int) -> None:
+    def attach(self, line: Line, ledger: int) -> None:
         """A new server, or the first: what the last one left is sent again."""
         self._settle()
         if self.line is not None:
             self.pump()
             self.line.close()
         again = sorted(self._unanswered.values(), key=lambda sent: sent.number) + list(self._unhandled)
-        self.line, self._ledger, self.mapped = Line(end), Ledger(ledger), Mapped()
+        self.line, self._ledger, self.mapped = line, Ledger(ledger), Mapped()
         self._known.clear()
         self._unanswered.clear()
         self._unhandled.clear()
@@ -156,14 +157,14 @@ class Asking:
     def ask(self, node: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reply:
         """Send a call; its reply comes later."""
         number = self._post(CALL, node, method, args, kwargs)
-        reply = self.pending[number] = Reply(self, number, f"the answer of {node}.{method}()")
-        self._drained(f"room in the mailbox of {node}")
+        reply = self.pending[number] = Reply(self, (node, method))
+        self._drained(node)
         return reply
 
     def tell(self, node: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Send a letter that is not answered; waits while the mailbox is full."""
         self._post(TELL, node, method, args, kwargs)
-        self._drained(f"room in the mailbox of {node}")
+        self._drained(node)
 
     def _post(self, kind: int, node: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         packed = pack((node, method, args, kwargs))
@@ -200,9 +201,10 @@ class Asking:
             fds = (sent.slot.fd,)
         self.line.send(sent.message, fds)
 
-    def _drained(self, why: str) -> None:
+    def _drained(self, node: str) -> None:
         """Wait for the kernel, if it took less than was sent."""
         if self.line is not None and self.line.stuffed:
+            why = f"room in the mailbox of {node}"
             self.waiter.wait(self, lambda: self.line is None or not self.line.stuffed, why, full=True)
 
     def _settle(self) -> None:
@@ -288,7 +290,7 @@ class Serving:
         self._known: set[int] = set()
         self._answers = 0
 
-    def attach(self, end: socket.socket, ledger: int) -> None:
+    def attach(self, line: Line, ledger: int) -> None:
         """A new asker, or the first: what the last one told is still handled, its questions are not."""
         if self.line is not None:
             self.pump(everything=True)
@@ -296,7 +298,7 @@ class Serving:
         self.inbox = deque(letter for letter in self.inbox if letter.kind == TELL)
         for letter in self.inbox:
             letter.number = 0  # of another ledger
-        self.line, self.ledger, self.mapped = Line(end), Ledger(ledger), Mapped()
+        self.line, self.ledger, self.mapped = line, Ledger(ledger), Mapped()
         self._known.clear()
         self.generation += 1
         self._answers = 0

@@ -48,21 +48,25 @@ class Meter:
 
     def __init__(self, names: list[str]) -> None:
         self._spent = {name: [0, 0.0, 0.0, 0.0] for name in names}  # steps, busy, waiting, blocked
-        self._away = [0.0, 0.0]
+        self._away, self._gone = [0.0, 0.0], False
         self._since = time.perf_counter()
 
     def worked(self, name: str, seconds: float, steps: int) -> None:
         """A step or a served method took this long, waits inside included."""
-        spent, (waiting, blocked) = self._spent[name], self._away
+        spent = self._spent[name]
         spent[0] += steps
-        spent[1] += max(0.0, seconds - waiting - blocked)
-        spent[2] += waiting
-        spent[3] += blocked
-        self._away = [0.0, 0.0]
+        spent[1] += seconds
+        if self._gone:
+            waiting, blocked = self._away
+            spent[1] = max(0.0, spent[1] - waiting - blocked)
+            spent[2] += waiting
+            spent[3] += blocked
+            self._away, self._gone = [0.0, 0.0], False
 
     def away(self, seconds: float, full: bool) -> None:
         """A wait within what the role is doing now."""
         self._away[full] += seconds
+        self._gone = True
 
     def rested(self, name: str, seconds: float) -> None:
         """Between steps the role only had answers to wait for."""

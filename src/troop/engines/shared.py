@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from troop.engines.codec import Packed, pack
+from troop.engines.codec import Packed, address_of, pack
 from troop.engines.unpacking import unpack
 
 SMALLEST = 1 << 16  # bytes of the smallest slot
@@ -53,6 +53,7 @@ class Slot:
         self.number, self.size = number, size
         self.fd = anonymous(size)
         self.block = memoryview(mmap.mmap(self.fd, size))
+        self.address = address_of(self.block)
         self.busy = False
 
     def __del__(self) -> None:
@@ -125,7 +126,7 @@ def parcel(value: Any) -> int:  # noqa: ANN401
     block = memoryview(mmap.mmap(fd, start + packed.size))
     block[:_META_SIZE] = len(packed.meta).to_bytes(_META_SIZE, "little")
     block[_META_SIZE : _META_SIZE + len(packed.meta)] = packed.meta
-    packed.lay(block[start:])
+    packed.lay(address_of(block) + start)
     return fd
 
 

@@ -9,7 +9,7 @@ from troop.engines.mailbox import Asking
 
 
 class Method(Elsewhere):
-    """A method of a peer on another host."""
+    """A method of a peer on another host; made once and kept by its stub."""
 
     __slots__ = ("_edge", "_name", "_node")
 
@@ -38,7 +38,8 @@ class Stub:
     def __getattr__(self, name: str) -> Method:
         if name.startswith("_"):
             raise AttributeError(f"{name} of {self._node!r} cannot be reached from another host")
-        return Method(self._edge, self._node, name)
+        method = self.__dict__[name] = Method(self._edge, self._node, name)
+        return method
 
     def __repr__(self) -> str:
         return f"<{self._node} on host {self._edge.name}>"

@@ -84,7 +84,8 @@ class Supervisor:
     def hold(self, seconds: float) -> list[str]:
         """Active roles finish their step and pause; names of those that did not within this time."""
         self.holding = True
-        active = [member for member in self.members.values() if member.active and member.ready]
+        # Passive hosts are asked too, for the sake of their last report; an evaluator may take its time.
+        active = [m for m in self.members.values() if m.ready and (m.active or not m.scheduled)]
         for member in active:
             self.replies.pop((member.name, "held"), None)
             member.say("hold")
@@ -123,7 +124,7 @@ class Supervisor:
                 self._revive(self.members[name])
         for member in self.members.values():
             limit = self.limits.step_s if member.ready else self.limits.start_s
-            if any(node.schedule for node in member.nodes):
+            if member.scheduled:
                 limit *= EVALUATION  # a step of an evaluator is many episodes
             if member.alive and now - member.heard > limit:
                 self._stuck(member, limit)

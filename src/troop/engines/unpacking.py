@@ -12,13 +12,15 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
-from troop.engines.codec import ARRAY, DIMENSIONS, DTYPES, FLOAT, INT, SIZE, VIEWS, Block
+from troop.engines.codec import DIMENSIONS, DTYPES, FLOAT, INT, OFFSET, SIZE, VIEWS, Block
+
+LONGEST = 1 << 14  # bytes of a description whose plan is kept
 
 Builder = Callable[[list[Any]], Any]
 """Makes a value, given all arrays of its letter."""
 
-Spec = tuple[tuple[int, ...], str, int, int, bool]
-"""Shape, dtype in NumPy, offset, dtype's code, whether it is a tensor."""
+Maker = Callable[[Block, int], Any]
+"""Makes one array, given the block and where in it the letter's arrays begin."""
 
 
 def unpack(meta: Block, payload: Block = b"", start: int = 0) -> Any:  # noqa: ANN401
@@ -27,7 +29,7 @@ def unpack(meta: Block, payload: Block = b"", start: int = 0) -> Any:  # noqa: A
     plan = _PLANS.get(key)
     if plan is None:
         plan = Plan(key)
-        if plan.arrays:  # a description without arrays is short, and seldom comes twice
+        if plan.arrays and len(key) < LONGEST:  # those without arrays are short, and seldom come twice
             if len(_PLANS) > 500:
                 _PLANS.clear()
             _PLANS[key] = plan
@@ -38,15 +40,13 @@ class Plan:
     """What a description says is to be built."""
 
     def __init__(self, meta: bytes) -> None:
-        self.arrays: list[
-            tuple[tuple[int, ...], str, int, int, bool]
-        ] = []  # shape, dtype, offset, code, tensor
+        self.arrays: list[Maker] = []
         self._meta, self._at = meta, 0
         self._build = self._take()
 
     def built(self, payload: Block, start: int) -> Any:  # noqa: ANN401
         """The value, over these bytes."""
-        return self._build([_array(payload, start, spec) for spec in self.arrays] if self.arrays else [])
+        return self._build([make(payload, start) for make in self.arrays])
 
     def _take(self) -> Builder:
         tag = self._meta[self._at : self._at + 1]
@@ -121,25 +121,38 @@ class Plan:
     def _reference(self, tag: bytes) -> Builder:
         if tag == b"r":
             return itemgetter(self.size())
-        _, offset, code, dimensions = ARRAY.unpack_from(self._meta, self._at - 1)
-        self._at += ARRAY.size - 1
+        (offset,) = OFFSET.unpack_from(self._meta, self._at)
+        code, dimensions = self._meta[self._at + OFFSET.size : self._at + OFFSET.size + 2]
+        self._at += OFFSET.size + 2
         shape = DIMENSIONS[dimensions].unpack_from(self._meta, self._at)
-        self._at += 8 * dimensions
-        self.arrays.append((shape, VIEWS.get(code) or DTYPES[code], offset, code, tag == b"x"))
+        self._at += DIMENSIONS[dimensions].size
+        self.arrays.append(_maker(shape, code, offset, tag == b"x"))
         return itemgetter(len(self.arrays) - 1)
 
 
-def _array(payload: Block, start: int, spec: Spec) -> Any:  # noqa: ANN401
+def _maker(shape: tuple[int, ...], code: int, offset: int, tensor: bool) -> Maker:
+    """How one array is made; libraries are loaded only where arrays come."""
     import numpy
 
-    shape, dtype, offset, code, tensor = spec
-    array = numpy.empty(shape, dtype) if 0 in shape else numpy.ndarray(shape, dtype, payload, start + offset)
+    dtype, ndarray = numpy.dtype(VIEWS.get(code) or DTYPES[code]), numpy.ndarray
+    if 0 in shape:
+
+        def array(payload: Block, start: int) -> Any:  # noqa: ANN401
+            return numpy.empty(shape, dtype)
+
+    else:
+
+        def array(payload: Block, start: int) -> Any:  # noqa: ANN401
+            return ndarray(shape, dtype, payload, start + offset)
+
     if not tensor:
         return array
     import torch
 
-    made = torch.from_numpy(array)
-    return made.view(getattr(torch, DTYPES[code])) if code in VIEWS else made
+    from_numpy, kind = torch.from_numpy, getattr(torch, DTYPES[code])
+    if code in VIEWS:
+        return lambda payload, start: from_numpy(array(payload, start)).view(kind)
+    return lambda payload, start: from_numpy(array(payload, start))
 
 
 _PLANS: dict[bytes, Plan] = {}

@@ -95,8 +95,9 @@ class Worker:
         self.owed: list[str] = []  # what the launcher wants at the next boundary
         self.given: dict[str, Any] | None = None
         self.restored = False
-        self._at = ("", "being built")  # node and what it is doing
+        self._at = ("", "its constructor")  # node and what it is doing
         self._poll = select.poll()
+        self._full: set[Line] = set()  # lines on which messages wait
         self._ends: dict[int, tuple[Line, Asking | Serving | None]] = {}
         self._watch(control, None)
         self._reported = self._read = time.monotonic()
@@ -144,7 +145,7 @@ class Worker:
         return Stub(self.asking[self.start.elsewhere[node]], node)
 
     def _building(self, name: str) -> None:
-        self._at = (name, "being built")
+        self._at = (name, "its constructor")
 
     def _doing(self, node: str, what: str) -> None:
         self._at = (node, what)
@@ -161,8 +162,20 @@ class Worker:
         self._report(moved or served)
         if moved or (served and stepping):
             self._idle = 0
+        elif stepping:
+            self._rest()
         else:
-            self._rest(stepping)
+            self._serve_only()
+
+    def _serve_only(self) -> None:
+        """No role steps: do nothing but answer, until the launcher wants something or a report is due."""
+        until = self._reported + (SHORT if self._moved else LONG)
+        while not (self.owed or self.ending or self._woken):
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            if self._receive(left) and not self.desk.serve():
+                self._woken = True  # by the launcher
 
     def _round(self) -> bool:
         moved = False
@@ -174,7 +187,7 @@ class Worker:
         return moved
 
     def _step(self, name: str) -> Any:  # noqa: ANN401
-        self._at = (name, "step()")
+        self._at = (name, "step")
         began = time.perf_counter()
         metrics = self.host.roles[name].step()
         self.desk.changed()
@@ -182,16 +195,15 @@ class Worker:
         self._moved += metrics is not None
         return metrics
 
-    def _rest(self, stepping: bool) -> None:
+    def _rest(self) -> None:
         """Nothing to do: sleep until a letter, an answer or the launcher comes, but not for long."""
-        seconds = RESTS[min(self._idle, len(RESTS) - 1)] if stepping else LONG
+        left = seconds = RESTS[min(self._idle, len(RESTS) - 1)]
         self._idle += 1
         began = time.perf_counter()
-        left = seconds
         while left > 0 and not self.ending and not self._woken:
             self._woken = self._receive(left)
             left = seconds - (time.perf_counter() - began)
-        if stepping and any(edge.pending for edge in self.asking.values()):
+        if any(edge.pending for edge in self.asking.values()):
             self.meter.rested(self.host.active[0], time.perf_counter() - began)
 
     def _boundary(self) -> None:
@@ -214,25 +226,26 @@ class Worker:
 
     def _receive(self, seconds: float) -> bool:
         """Take in what comes within this time; whether it is worth acting on (an answer of None is not)."""
-        stuffed = [line for line, _ in self._ends.values() if line.stuffed]
-        for line in stuffed:
-            line.flush()
-        events = self._poll.poll(1 if stuffed and seconds else seconds * 1000)
-        return bool(events) and self._take([fd for fd, _ in events if fd in self._ends])
+        if self._full:
+            for line in list(self._full):
+                line.flush()
+            seconds = min(seconds, 0.001)
+        events = self._poll.poll(seconds * 1000)
+        return bool(events) and self._take(events)
 
-    def _take(self, ready: list[int]) -> bool:
+    def _take(self, events: list[tuple[int, int]]) -> bool:
         useful = False
-        for fd in ready:
+        for fd, _ in events:
             line, edge = self._ends.get(fd, (None, None))  # an edge may have been replaced just now
             if line is None:
                 continue
-            if isinstance(edge, Asking):
-                useful |= edge.pump()
+            if isinstance(edge, Serving):
+                edge.pump()
+                useful = useful or bool(edge.inbox)
             elif edge is None:
                 useful |= self._obey()
             else:
-                edge.pump()
-                useful |= bool(edge.inbox)
+                useful |= edge.pump()
             if not line.open:
                 self._unwatch(fd)
         return useful
@@ -265,9 +278,9 @@ class Worker:
         edge: Asking | Serving = self.asking[peer] if kind == "asking" else self.serving[peer]
         if edge.line is not None:
             self._unwatch(edge.line.fileno())
-        edge.attach(socket.socket(fileno=end), ledger)
-        assert edge.line is not None
-        self._watch(edge.line, edge)
+        line = Line(socket.socket(fileno=end), self._full)
+        edge.attach(line, ledger)
+        self._watch(line, edge)
 
     def _watch(self, line: Line, edge: Asking | Serving | None) -> None:
         self._ends[line.fileno()] = (line, edge)
@@ -304,8 +317,8 @@ class Worker:
             if line is not None:
                 poll.register(line.fileno(), select.POLLIN)
             self._alone = (line, poll)
-        if line is not None and line.stuffed:
-            line.flush()
+        for other in list(self._full):
+            other.flush()
             milliseconds = 1
         if any(fd == self.control.fileno() for fd, _ in poll.poll(milliseconds)):
             self._obey()
@@ -338,11 +351,9 @@ class Worker:
         hurry.start()
         kind = type(error).__name__
         mine = isinstance(error, TroopError)
-        text = "".join(traceback.format_exception(error))
-        reason = str(error).strip().splitlines()
-        self._say(
-            "failed", node, doing, kind, str(error) if mine else (reason or [""])[0], mine, text[-20_000:]
-        )
+        text = "".join(traceback.format_exception(error))[-20_000:]
+        reason = str(error) if mine else (str(error).strip().splitlines() or [""])[0]
+        self._say("failed", node, f"{doing}()" if doing.isidentifier() else doing, kind, reason, mine, text)
         self.close()
 
     def close(self) -> None:

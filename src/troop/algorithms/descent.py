@@ -79,6 +79,7 @@ class Descender:
         skip = (~torch.isfinite(measure)).float()
         self.schedule()
         self.optimizer.found_inf = skip  # type: ignore[attr-defined]
+        self.optimizer.loss = loss.detach()  # type: ignore[attr-defined] # peers may refuse an outlier
         self.optimizer.step()
         self.skipped_in_row = (self.skipped_in_row + 1) * skip
         self.steps += 1

@@ -186,7 +186,7 @@ class DQN:
     """The learner: one batch, one gradient step of the online net towards the target net's opinion."""
 
     def __init__(self, spec: EnvSpec, cfg: DQNConfig, peers: Peers, device: str) -> None:
-        self.cfg = cfg
+        self.cfg, self.peers = cfg, peers
         self.policy = self.publishes = cfg.policy(spec).to(device)
         self.q = self.policy.q
         how = Descent(
@@ -220,7 +220,7 @@ class DQN:
         self.updates += 1
         if self.cfg.tau:
             soft_update(self.target_q, self.q, self.cfg.tau)
-        elif self.updates % self.cfg.target_period == 0:
+        elif self.peers.turned(self.updates, self.cfg.target_period):
             hard_update(self.target_q, self.q)
         metrics = {"loss/critic": loss.detach(), "value/mean": value.mean(), "count/skipped_updates": skipped}
         # A row whose error is no number must not poison a whole replay.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
@@ -43,8 +43,8 @@ class Store(Sink, Source, Protocol):
         """Rows it can hold."""
         ...
 
-    def cut(self) -> None:
-        """The envs were reset without a word: no window may reach across."""
+    def cut(self, streams: Tensor | None = None) -> None:
+        """The envs of these streams (None: all) were reset without a word: no window may reach across."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -53,6 +53,26 @@ class Store(Sink, Source, Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> int:
         """Take back what `state_dict` gave; returns rows that had to be dropped."""
+        ...
+
+
+class Intake(Sink, Protocol):
+    """A Sink that says when it has enough, fed by actors that come and go."""
+
+    def wants_data(self) -> Literal[True] | None:
+        """True while rows are welcome, else None: the one answer for which nobody is woken."""
+        ...
+
+    def cut(self, streams: Tensor | None = None) -> None:
+        """What these streams bring next does not continue what they brought last."""
+        ...
+
+
+class WeightSink(Protocol):
+    """Where a learner leaves its policy."""
+
+    def publish(self, updates: int, weights: dict[str, Tensor]) -> None:
+        """The policy after this many updates; it takes the place of the last."""
         ...
 
 

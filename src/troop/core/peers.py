@@ -1,4 +1,4 @@
-"""The two places where copies of a learner meet: gradients in the optimizer, statistics in the mean."""
+"""Where copies of a learner meet: gradients in the optimizer, statistics in the mean, time in the turns."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ class Peers(Protocol):
         """`x` averaged over all copies."""
         ...
 
+    def turned(self, updates: int, period: int) -> bool:
+        """Whether one more `period` of updates is over, of which this copy has made `updates`."""
+        ...
+
 
 class NoPeers:
     """A learner on its own."""
@@ -33,6 +37,10 @@ class NoPeers:
     def mean(self, x: Tensor) -> Tensor:
         """Just `x`."""
         return x
+
+    def turned(self, updates: int, period: int) -> bool:
+        """By its own count."""
+        return updates % period == 0
 
 
 NO_PEERS = NoPeers()

@@ -123,9 +123,9 @@ class PrioritizedReplay(Replay):
         count = _entering(stream, before, time, length, n, margin, self._flags(), self.waiting, leaf, values)
         self.tree.set(leaf[:count], values[:count])
 
-    def cut(self) -> None:
+    def cut(self, streams: Tensor | None = None) -> None:
         """The envs were reset by force: no window may reach across, and the newest rows never enter."""
-        super().cut()
+        super().cut(streams)
         if self.streams.device.type != "cpu":
             self.host_flags = self.streams.flags.cpu().numpy()
 

@@ -45,9 +45,9 @@ class RewardScale:
         self.var = self.var * (1 - share) + spread * share + delta.square() * share * (1 - share)
         self.mean, self.count = self.mean + delta * share, total
 
-    def cut(self) -> None:
-        """All episodes end here."""
-        self.returns.zero_()
+    def cut(self, streams: Tensor | None = None) -> None:
+        """The episodes of these streams, or all, end here."""
+        self.returns[slice(None) if streams is None else streams.to(self.returns.device)] = 0.0
 
     @property
     def value(self) -> Tensor:

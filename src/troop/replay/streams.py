@@ -133,9 +133,10 @@ class Streams:
         fresh[0] |= torch.from_numpy(first).to(fresh.device)  # nothing is known of what came before
         return fresh
 
-    def cut(self) -> None:
-        """Forced reset of every stream: the newest row keeps its observation but is a transition no more."""
-        written = np.flatnonzero(self.heads > 0)
+    def cut(self, streams: Tensor | None = None) -> None:
+        """Forced reset of these streams or all: the newest row keeps its observation, as a closing row."""
+        chosen = np.arange(self.streams) if streams is None else streams.numpy()
+        written = chosen[self.heads[chosen] > 0]
         place = torch.from_numpy(written * self.length + (self.heads[written] - 1) % self.length)
         place = place.to(self.device)
         self.flags[place] = (self.flags[place] & FRESH) | CLOSING

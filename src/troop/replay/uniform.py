@@ -48,11 +48,11 @@ class Replay:
         if self.windows.scale is not None:
             self.windows.scale.add(piece)
 
-    def cut(self) -> None:
-        """The envs were reset by force: no window may reach across."""
-        self.streams.cut()
+    def cut(self, streams: Tensor | None = None) -> None:
+        """The envs of these streams, or all, were reset by force: no window may reach across."""
+        self.streams.cut(streams)
         if self.windows.scale is not None:
-            self.windows.scale.cut()
+            self.windows.scale.cut(streams)
 
     def ready(self) -> bool:
         """Whether the warm-up is over and there is a complete window."""

@@ -5,9 +5,10 @@ import os
 import pytest
 import torch
 
+from troop.engines.answering import Serving
 from troop.engines.joining import Unjoinable, join, rows, split
 from troop.engines.line import LARGEST, Line, pair
-from troop.engines.mailbox import Asking, Serving
+from troop.engines.mailbox import Asking
 from troop.engines.shared import SMALLEST, Ledger, Slots, anonymous
 
 

@@ -1,14 +1,14 @@
-"""The two ends of an edge: the asker's, which keeps what is not handled yet, and the server's."""
+"""The asker's end of an edge: keeps what is not handled yet, waits while there is no room."""
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from troop.engines.codec import Packed, address_of, aligned, pack
+from troop.engines.codec import pack
+from troop.engines.letters import ANSWER, CALL, FORGET, TELL, Letter, compose, forgotten, needs
 from troop.engines.line import Line
 from troop.engines.shared import (
     HANDLED,
@@ -22,14 +22,6 @@ from troop.engines.shared import (
     Slot,
     Slots,
 )
-from troop.engines.unpacking import unpack
-
-CALL, TELL, ANSWER, WAKE, FORGET = range(5)
-INLINE = 32 << 10  # bytes of arrays that go with the message instead of into a slot: two short copies less
-# Kind, whether the description is in the slot too, slot, bytes of the description and of the arrays, number,
-# number of the question it answers.
-_HEAD = struct.Struct("<BxHIIQQQ")
-LONGEST_META = 48 << 10
 
 
 class Waiter(Protocol):
@@ -48,55 +40,6 @@ class Sent:
     message: bytearray
     size: int
     slot: Slot | None
-
-
-def compose(kind: int, packed: Packed, number: int, reply_to: int, slot: Slot | None) -> bytearray:
-    """A message; arrays are copied, into the slot if there is one."""
-    meta, long = packed.meta, len(packed.meta) > LONGEST_META
-    if slot is None:
-        message = bytearray(_HEAD.size + (start := aligned(len(meta))) + packed.size)
-        if packed.size:
-            packed.lay(address_of(message) + _HEAD.size + start)
-    else:
-        message = bytearray(_HEAD.size + (0 if long else len(meta)))
-        packed.lay(slot.address)
-        if long:
-            slot.block[packed.size : packed.size + len(meta)] = meta
-    if not long:
-        message[_HEAD.size : _HEAD.size + len(meta)] = meta
-    number_of_slot = 0 if slot is None else slot.number
-    _HEAD.pack_into(message, 0, kind, long, number_of_slot, len(meta), packed.size, number, reply_to)
-    return message
-
-
-def needs(packed: Packed) -> int:
-    """Bytes of slot that a message needs, 0 if it travels by itself."""
-    if len(packed.meta) > LONGEST_META:
-        return packed.size + len(packed.meta)
-    return packed.size if packed.size > INLINE else 0
-
-
-class Letter:
-    """A message that came; its content is copied out once, when `open` is called."""
-
-    __slots__ = ("_body", "_long", "_mapped", "_meta", "_slot", "kind", "number", "reply_to", "size")
-
-    def __init__(self, message: memoryview, mapped: Mapped, fds: list[int]) -> None:
-        (self.kind, self._long, self._slot, self._meta, self.size, self.number, self.reply_to) = (
-            _HEAD.unpack_from(message)
-        )
-        self._body, self._mapped = bytearray(message[_HEAD.size :]), mapped
-        for fd in fds:
-            mapped.add(self._slot, fd)
-
-    def open(self) -> Any:  # noqa: ANN401
-        """The value."""
-        if not self._slot:
-            return unpack(self._body[: self._meta], self._body, aligned(self._meta))
-        if not self._long:
-            return unpack(self._body, self._mapped.copy(self._slot, self.size))
-        block = self._mapped.copy(self._slot, self.size + self._meta)
-        return unpack(memoryview(block)[self.size :], block)
 
 
 class Reply:
@@ -194,7 +137,7 @@ class Asking:
         words[SENT], words[SENT_BYTES] = sent.number, words[SENT_BYTES] + sent.size
         while self.slots.forgotten:
             self._known.discard(number := self.slots.forgotten.pop())
-            self.line.send(_HEAD.pack(FORGET, 0, number, 0, 0, 0, 0))
+            self.line.send(forgotten(number))
         fds: tuple[int, ...] = ()
         if sent.slot is not None and sent.slot.number not in self._known:
             self._known.add(sent.slot.number)
@@ -231,7 +174,7 @@ class Asking:
             if letter.kind == ANSWER:
                 told |= self._answered(letter)
             elif letter.kind == FORGET:
-                self.mapped.forget(letter._slot)
+                self.mapped.forget(letter.slot)
         return told
 
     def _answered(self, letter: Letter) -> bool:
@@ -245,111 +188,3 @@ class Asking:
         if reply is not None:
             reply.value, reply.done = value, True
         return value is not None
-
-
-class Answers:
-    """The slots in which a host's answers travel; one slot may serve many askers."""
-
-    def __init__(self, spare: int) -> None:
-        self.slots = Slots(spare)
-        self.kept: dict[str, tuple[tuple[int, ...], Slot]] = {}  # answers that the next asker may share
-        self._readers: dict[int, tuple[Slot, list[tuple[Serving, int, int]]]] = {}
-
-    def keep(self, name: str, key: tuple[int, ...], slot: Slot) -> None:
-        """Hold on to an answer until the next of that name."""
-        before = self.kept.pop(name, None)
-        self.kept[name] = (key, slot)
-        if before is not None and before[1].number not in self._readers:
-            before[1].busy = False
-
-    def take(self, size: int) -> Slot:
-        """A slot that nobody reads any more."""
-        return self.slots.take(size, self._settle)
-
-    def read_by(self, slot: Slot, edge: Serving, answer: int) -> None:
-        """The slot is busy until this answer was taken, or its asker replaced."""
-        self._readers.setdefault(slot.number, (slot, []))[1].append((edge, edge.generation, answer))
-
-    def _settle(self) -> None:
-        for number, (slot, readers) in list(self._readers.items()):
-            readers[:] = [r for r in readers if not r[0].has_taken(r[1], r[2])]
-            if not readers:
-                del self._readers[number]
-                slot.busy = any(slot is kept for _, kept in self.kept.values())
-
-
-class Serving:
-    """The server's end of the edge from one host."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.generation = name, 0
-        self.line: Line | None = None
-        self.ledger: Ledger | None = None
-        self.inbox: deque[Letter] = deque()
-        self.mapped = Mapped()
-        self._known: set[int] = set()
-        self._answers = 0
-
-    def attach(self, line: Line, ledger: int) -> None:
-        """A new asker, or the first: what the last one told is still handled, its questions are not."""
-        if self.line is not None:
-            self.pump(everything=True)
-            self.line.close()
-        self.inbox = deque(letter for letter in self.inbox if letter.kind == TELL)
-        for letter in self.inbox:
-            letter.number = 0  # of another ledger
-        self.line, self.ledger, self.mapped = line, Ledger(ledger), Mapped()
-        self._known.clear()
-        self.generation += 1
-        self._answers = 0
-
-    def pump(self, everything: bool = False) -> None:
-        """Put what came into the inbox, unopened; a question is the last, unless `everything` is wanted."""
-        while self.line is not None and self.line.open and (came := self.line.receive()) is not None:
-            letter = Letter(came[0], self.mapped, came[1])
-            if letter.kind == FORGET:
-                self.mapped.forget(letter._slot)
-            else:
-                self.inbox.append(letter)
-                if letter.kind == CALL and not everything:
-                    break  # its asker mostly waits now; if there is more, the next poll says so
-
-    def open(self, letter: Letter) -> Any:  # noqa: ANN401
-        """Copy a letter out; from now on the asker may reuse its memory."""
-        value = letter.open()
-        if letter.number and self.ledger is not None and self.line is not None:
-            words = self.ledger.words
-            words[HANDLED], words[HANDLED_BYTES] = (
-                letter.number,
-                words[HANDLED_BYTES] + letter.size + letter._meta,
-            )
-            if words[WAITING]:
-                self.line.send(_HEAD.pack(WAKE, 0, 0, 0, 0, 0, 0))
-        return value
-
-    def has_taken(self, generation: int, answer: int) -> bool:
-        """Whether the asker has copied this answer, or is no longer the one that was answered."""
-        if generation != self.generation or self.ledger is None or self.line is None or not self.line.open:
-            return True
-        return bool(self.ledger.words[TAKEN] >= answer)
-
-    def answer(self, reply_to: int, packed: Packed, slot: Slot | None, answers: Answers, laid: bool) -> None:
-        """Send an answer; never waits. `laid`: the slot already holds it."""
-        if self.line is None:
-            return
-        self._answers += 1
-        if slot is not None:
-            answers.read_by(slot, self, self._answers)
-        fds: tuple[int, ...] = ()
-        if slot is not None and slot.number not in self._known:
-            self._known.add(slot.number)
-            fds = (slot.fd,)
-        if laid:
-            packed.buffers = []  # the memory holds them; only the description is sent again
-        self.line.send(compose(ANSWER, packed, self._answers, reply_to, slot), fds)
-
-    def forget(self, number: int) -> None:
-        """Tell the asker that a slot is gone."""
-        if self.line is not None and number in self._known:
-            self._known.discard(number)
-            self.line.send(_HEAD.pack(FORGET, 0, number, 0, 0, 0, 0))

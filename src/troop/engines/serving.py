@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from troop.engines.answering import Answers, Serving
 from troop.engines.codec import Packed, pack
 from troop.engines.host import Host
 from troop.engines.joining import Unjoinable, join, rows, split
-from troop.engines.mailbox import CALL, Answers, Letter, Serving, needs
+from troop.engines.letters import CALL, Letter, needs
 from troop.engines.meter import Meter
 from troop.engines.shared import Slot
 

@@ -18,11 +18,12 @@ from typing import Any
 
 from troop.core.errors import TroopError
 from troop.core.program import Program
+from troop.engines.answering import Serving
 from troop.engines.codec import pack
 from troop.engines.host import Host
 from troop.engines.line import Line
 from troop.engines.machine import keep_pages
-from troop.engines.mailbox import Asking, Serving
+from troop.engines.mailbox import Asking
 from troop.engines.meter import Meter, Sheet
 from troop.engines.serving import Desk
 from troop.engines.shared import anonymous, opened, parcel

@@ -1,0 +1,119 @@
+"""The server's end of an edge, and the slots in which answers travel."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from troop.engines.codec import Packed
+from troop.engines.letters import ANSWER, CALL, FORGET, TELL, Letter, compose, forgotten, wake
+from troop.engines.line import Line
+from troop.engines.shared import HANDLED, HANDLED_BYTES, TAKEN, WAITING, Ledger, Mapped, Slot, Slots
+
+
+class Answers:
+    """The slots in which a host's answers travel; one slot may serve many askers."""
+
+    def __init__(self, spare: int) -> None:
+        self.slots = Slots(spare)
+        self.kept: dict[str, tuple[tuple[int, ...], Slot]] = {}  # answers that the next asker may share
+        self._readers: dict[int, tuple[Slot, list[tuple[Serving, int, int]]]] = {}
+
+    def keep(self, name: str, key: tuple[int, ...], slot: Slot) -> None:
+        """Hold on to an answer until the next of that name."""
+        before = self.kept.pop(name, None)
+        self.kept[name] = (key, slot)
+        if before is not None and before[1].number not in self._readers:
+            before[1].busy = False
+
+    def take(self, size: int) -> Slot:
+        """A slot that nobody reads any more."""
+        return self.slots.take(size, self._settle)
+
+    def read_by(self, slot: Slot, edge: Serving, answer: int) -> None:
+        """The slot is busy until this answer was taken, or its asker replaced."""
+        self._readers.setdefault(slot.number, (slot, []))[1].append((edge, edge.generation, answer))
+
+    def _settle(self) -> None:
+        for number, (slot, readers) in list(self._readers.items()):
+            readers[:] = [r for r in readers if not r[0].has_taken(r[1], r[2])]
+            if not readers:
+                del self._readers[number]
+                slot.busy = any(slot is kept for _, kept in self.kept.values())
+
+
+class Serving:
+    """The server's end of the edge from one host."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.generation = name, 0
+        self.line: Line | None = None
+        self.ledger: Ledger | None = None
+        self.inbox: deque[Letter] = deque()
+        self.mapped = Mapped()
+        self._known: set[int] = set()
+        self._answers = 0
+
+    def attach(self, line: Line, ledger: int) -> None:
+        """A new asker, or the first: what the last one told is still handled, its questions are not."""
+        if self.line is not None:
+            self.pump(everything=True)
+            self.line.close()
+        self.inbox = deque(letter for letter in self.inbox if letter.kind == TELL)
+        for letter in self.inbox:
+            letter.number = 0  # of another ledger
+        self.line, self.ledger, self.mapped = line, Ledger(ledger), Mapped()
+        self._known.clear()
+        self.generation += 1
+        self._answers = 0
+
+    def pump(self, everything: bool = False) -> None:
+        """Put what came into the inbox, unopened; a question is the last, unless `everything` is wanted."""
+        while self.line is not None and self.line.open and (came := self.line.receive()) is not None:
+            letter = Letter(came[0], self.mapped, came[1])
+            if letter.kind == FORGET:
+                self.mapped.forget(letter.slot)
+            else:
+                self.inbox.append(letter)
+                if letter.kind == CALL and not everything:
+                    break  # its asker mostly waits now; if there is more, the next poll says so
+
+    def open(self, letter: Letter) -> Any:  # noqa: ANN401
+        """Copy a letter out; from now on the asker may reuse its memory."""
+        value = letter.open()
+        if letter.number and self.ledger is not None and self.line is not None:
+            words = self.ledger.words
+            words[HANDLED], words[HANDLED_BYTES] = (
+                letter.number,
+                words[HANDLED_BYTES] + letter.weight,
+            )
+            if words[WAITING]:
+                self.line.send(wake())
+        return value
+
+    def has_taken(self, generation: int, answer: int) -> bool:
+        """Whether the asker has copied this answer, or is no longer the one that was answered."""
+        if generation != self.generation or self.ledger is None or self.line is None or not self.line.open:
+            return True
+        return bool(self.ledger.words[TAKEN] >= answer)
+
+    def answer(self, reply_to: int, packed: Packed, slot: Slot | None, answers: Answers, laid: bool) -> None:
+        """Send an answer; never waits. `laid`: the slot already holds it."""
+        if self.line is None:
+            return
+        self._answers += 1
+        if slot is not None:
+            answers.read_by(slot, self, self._answers)
+        fds: tuple[int, ...] = ()
+        if slot is not None and slot.number not in self._known:
+            self._known.add(slot.number)
+            fds = (slot.fd,)
+        if laid:
+            packed.buffers = []  # the memory holds them; only the description is sent again
+        self.line.send(compose(ANSWER, packed, self._answers, reply_to, slot), fds)
+
+    def forget(self, number: int) -> None:
+        """Tell the asker that a slot is gone."""
+        if self.line is not None and number in self._known:
+            self._known.discard(number)
+            self.line.send(forgotten(number))

@@ -91,7 +91,7 @@ class PrioritizedReplay(Replay):
         self.tree = SumTree(self.capacity, self.priority.weights_over == "buffer")
         self.waiting = np.zeros(self.capacity, np.float32)  # p^alpha of rows whose window is not complete
         self.host_flags = np.zeros(0, np.uint8) if device == "cpu" else np.zeros(self.capacity, np.uint8)
-        self.largest = 1.0
+        self.largest = self.least_drawn = 1.0
         self.batches = 0
         self.random = np.random.default_rng(seed)
 
@@ -143,6 +143,7 @@ class PrioritizedReplay(Replay):
         beta, device = self.beta, self.streams.device
         # (N p / total)^-beta over its maximum: N and the total cancel.
         least = chance.min() if self.priority.weights_over == "batch" else self.tree.least
+        self.least_drawn = float(least)  # for whoever puts this batch beside those of other replays
         weight = torch.from_numpy(((chance / least) ** -beta).astype(np.float32))
         self.batches += 1
         place = torch.from_numpy(leaf)

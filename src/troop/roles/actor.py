@@ -1,0 +1,170 @@
+"""Actor: acts with its own copy of the policy and gives its experience away."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Literal, Protocol
+
+from torch import Tensor, nn
+
+from troop.core.batch import Rows
+from troop.core.flow import Intake, Recorder, WeightSource
+from troop.core.remote import Future, later, tell
+from troop.core.role import Metrics
+from troop.roles.collector import Collector
+from troop.roles.duet import Duet
+
+UNDER_WAY = 3  # pieces sent of which the store has not said that they came
+
+
+class Remembering(Recorder, Protocol):
+    """A Recorder that holds rows back."""
+
+    @property
+    def streams(self) -> Tensor:
+        """The streams it records."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it holds."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take it back."""
+        ...
+
+
+class Hands:
+    """One collector, or two in turn, and the policy they share."""
+
+    def __init__(self, policy: nn.Module, collectors: list[Collector], recorders: list[Remembering]) -> None:
+        self.policy, self.collectors, self.recorders = policy, collectors, recorders
+        self._duet: Duet | None = None
+
+    def step(self) -> tuple[list[Rows], Metrics]:
+        """One vector step: pieces that are finished, and what is to be reported."""
+        if len(self.collectors) == 1:
+            self.collectors[0].begin()
+            return self.collectors[0].finish()
+        if self._duet is None:  # not before the first weights are there: it acts at once
+            self._duet = Duet(*self.collectors)
+        return self._duet.step()
+
+    def streams(self) -> list[Tensor]:
+        """The streams of each collector."""
+        return [recorder.streams for recorder in self.recorders]
+
+    def explore(self) -> Tensor:
+        """How much its rows explore, on average."""
+        return sum(
+            (c.explore.mean() for c in self.collectors), start=self.collectors[0].explore.new_zeros(())
+        ) / len(self.collectors)
+
+    def close(self) -> None:
+        """Let the envs go."""
+        for collector in self.collectors:
+            collector.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands; of two in turn one is always in mid-step, so nothing is kept of them."""
+        if len(self.collectors) > 1 or not self.collectors[0].world.renewal:
+            return {"renewals": [collector.renewals for collector in self.collectors]}
+        return {
+            "collector": self.collectors[0].state_dict(),
+            "recorder": self.recorders[0].state_dict(),
+            "policy": self.policy.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Go on where it stood; False if new episodes began instead."""
+        if "collector" not in state or len(self.collectors) > 1:
+            return False
+        if not self.collectors[0].load_state_dict(state["collector"]):
+            return False
+        self.policy.load_state_dict(state["policy"])
+        self.recorders[0].load_state_dict(state["recorder"])
+        return True
+
+
+class Actor:
+    """One vector step a step, while its store wants data; takes the newest weights on its own schedule.
+
+    It never waits: neither for weights, of which the newest win, nor for the store, which is asked ahead.
+    Each question follows a piece, so an answer also says that the piece came: `UNDER_WAY` bounds both.
+    """
+
+    expendable = True  # after a death it starts new episodes
+
+    def __init__(self, hands: Hands, store: Intake, weights: WeightSource, sync: int) -> None:
+        self.hands, self.store, self.weights, self.sync = hands, store, weights, sync
+        self.version, self.env_steps, self.due = -1, 0, 0
+        self.fresh = True  # whether its streams must be cut before the next piece
+        self.notes: list[str] = []
+        self._newest: Future[tuple[int, dict[str, Tensor]] | None] | None = None
+        self._asked: deque[Future[Literal[True] | None]] = deque()
+        self._wanted: Literal[True] | None = True
+
+    def step(self) -> Metrics | None:
+        """One vector step; None while there are no weights yet or the store has enough."""
+        pulled = self._pull()
+        if self.version < 0 or not self._may_act():
+            return None
+        pieces, metrics = self.hands.step()
+        self.env_steps += int(metrics["count/env_steps"])
+        for piece in pieces:
+            self._send(piece)
+        return metrics | pulled
+
+    def _pull(self) -> Metrics:
+        """Ask for weights when due, take them when they are there."""
+        if self._newest is None and self.env_steps >= self.due:
+            self._newest = later(self.weights.latest, self.version)
+            self.due = self.env_steps + self.sync
+        if self._newest is None or not self._newest.ready():
+            return {}
+        newest, self._newest = self._newest.result(), None
+        if newest is None:
+            if self.version < 0:
+                self.due = self.env_steps  # nothing was published yet: ask again
+            return {}
+        lag, (self.version, weights) = newest[0] - self.version, newest
+        self.hands.policy.load_state_dict(weights)
+        return {"policy/lag": lag, "actor/explore": self.hands.explore()} if lag <= newest[0] else {}
+
+    def _may_act(self) -> bool:
+        while self._asked and self._asked[0].ready():
+            self._wanted = self._asked.popleft().result()
+        if self._wanted is None and not self._asked:
+            self._asked.append(later(self.store.wants_data))
+            if self._asked[0].ready():
+                self._wanted = self._asked.popleft().result()
+        return self._wanted is True and len(self._asked) <= UNDER_WAY
+
+    def _send(self, piece: Rows) -> None:
+        if self.fresh:
+            for streams in self.hands.streams():
+                tell(self.store.cut, streams)
+            self.fresh = False
+        tell(self.store.add, piece)
+        self._asked.append(later(self.store.wants_data))
+
+    def close(self) -> None:
+        """Let the envs go."""
+        self.hands.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands."""
+        counts = {"version": self.version, "env_steps": self.env_steps, "due": self.due, "fresh": self.fresh}
+        return {"hands": self.hands.state_dict(), "counts": counts}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where it stood, or in new episodes, which is said in `notes`."""
+        self.env_steps = int(state["counts"]["env_steps"])
+        self.due = self.env_steps
+        if self.hands.load_state_dict(state["hands"]):
+            counts = state["counts"]
+            self.version, self.due, self.fresh = (
+                int(counts["version"]),
+                int(counts["due"]),
+                bool(counts["fresh"]),
+            )

@@ -13,11 +13,12 @@ from multiprocessing import connection
 from typing import Any
 
 from troop.core.program import Node, Program, references
-from troop.engines import worker
+from troop.engines import child
 from troop.engines.codec import pack
 from troop.engines.line import Line, pair
 from troop.engines.shared import Ledger, anonymous, parcel
 from troop.engines.unpacking import unpack
+from troop.engines.worker import Start
 
 Message = tuple[Any, ...]
 
@@ -79,12 +80,12 @@ class Crew:
         self._seed, self._mailbox, self._patience = seed, mailbox, patience
         self._context: Any = multiprocessing.get_context(start)
         if start == "forkserver":
-            self._context.set_forkserver_preload(["torch", "troop.engines.worker"])
+            self._context.set_forkserver_preload(["torch", "troop.engines.child"])
 
     def spawn(self, member: Member) -> None:
         """A process for the host; it waits for `begin` before it serves."""
         ours, theirs = pair()
-        given = worker.Start(
+        given = Start(
             host=member.name,
             program=Program(member.name, {node.name: node for node in member.nodes}),
             elsewhere=member.holds,
@@ -94,7 +95,7 @@ class Crew:
             mailbox=self._mailbox,
             patience=self._patience,
         )
-        process = self._context.Process(target=worker.main, args=(given, theirs), name=member.name)
+        process = self._context.Process(target=child.main, args=(given, theirs), name=member.name)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until it leads its own group
         try:
             with _few_threads(member.threads):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import select
-import signal
 import socket
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import connection, parent_process
 from typing import Any
 
 from troop.core.errors import TroopError
@@ -22,11 +18,10 @@ from troop.engines.answering import Serving
 from troop.engines.codec import pack
 from troop.engines.host import Host
 from troop.engines.line import Line
-from troop.engines.machine import keep_pages
 from troop.engines.mailbox import Asking
 from troop.engines.meter import Meter, Sheet
 from troop.engines.serving import Desk
-from troop.engines.shared import anonymous, opened, parcel
+from troop.engines.shared import opened, parcel
 from troop.engines.stub import Stub
 from troop.engines.unpacking import unpack
 
@@ -51,35 +46,6 @@ class Start:
 
 class Ended(BaseException):
     """The launcher wants this process to end while a role waits."""
-
-
-def main(start: Start, control: socket.socket) -> None:
-    """Live as a host until told to end, or until the launcher is gone."""
-    os.setpgid(0, 0)  # a Ctrl-C at the terminal is the launcher's business
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_follow_launcher, daemon=True).start()
-    stack = anonymous(0)
-    faulthandler.enable(stack)
-    faulthandler.register(signal.SIGUSR1, stack)
-    os.environ["OMP_NUM_THREADS"] = str(start.threads)
-    keep_pages()
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(start.threads)
-    line = Line(control)
-    line.send(pack(("hello",)).meta, (stack,))
-    worker = Worker(start, line)
-    try:
-        worker.run()
-    except Ended:
-        worker.close()
-
-
-def _follow_launcher() -> None:
-    """However the launcher dies, end too, with everything this host started."""
-    launcher = parent_process()
-    assert launcher is not None
-    connection.wait([launcher.sentinel])
-    os.killpg(0, signal.SIGKILL)
 
 
 class Worker:

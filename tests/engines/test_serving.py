@@ -1,0 +1,129 @@
+"""A desk in this process: answers shared by many, calls joined, roles out of reach."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from troop.core.remote import batched, readonly
+from troop.engines.answering import Serving
+from troop.engines.line import Line, pair
+from troop.engines.mailbox import Asking
+from troop.engines.meter import Meter
+from troop.engines.serving import Desk
+from troop.engines.shared import Ledger, anonymous
+
+
+class Weights:
+    """Newest wins."""
+
+    def __init__(self):
+        self.version, self.state = 0, {}
+
+    def publish(self, state):
+        """Take new ones."""
+        self.version, self.state = self.version + 1, state
+
+    @readonly
+    def latest(self, after):
+        """The newest, if newer."""
+        return None if self.version <= after else (self.version, self.state)
+
+
+class Adder:
+    """Adds one to rows."""
+
+    def __init__(self):
+        self.calls = []
+
+    @batched
+    def act(self, ids, faults):
+        """Row-wise; `faults` is no array."""
+        self.calls.append(len(ids))
+        return ids + 1
+
+    def secret(self):
+        """Callable."""
+
+
+class Served:
+    """Some askers of one host, whose desk serves whenever one of them waits."""
+
+    def __init__(self, role, askers=3):
+        self.edges = [Serving(f"asker{i}") for i in range(askers)]
+        self.asking = [Asking("host", self, 1 << 24) for _ in range(askers)]
+        for asking, serving in zip(self.asking, self.edges, strict=True):
+            ends, ledger = pair(), anonymous(Ledger.SIZE)
+            asking.attach(Line(ends[0]), os.dup(ledger))
+            serving.attach(Line(ends[1]), ledger)
+        host = SimpleNamespace(roles={"role": role}, active=[])
+        self.desk = Desk(host, self.edges, Meter(["role"]), lambda node, what: None, 1 << 24)
+
+    def wait(self, edge, done, why, full=False):
+        """Serve until it is done."""
+        while not done():
+            self.serve()
+            edge.pump()
+
+    def serve(self):
+        """Everything that came."""
+        self.desk.pump()
+        self.desk.serve()
+
+    def ask(self, who, method, *args):
+        """A question under way."""
+        return self.asking[who].ask("role", method, args, {})
+
+
+def state(value):
+    return {"w": torch.full((50_000,), float(value)), "b": torch.full((7,), float(value))}
+
+
+def test_one_copy_of_an_answer_serves_all_and_none_is_torn_by_the_next():
+    served = Served(Weights())
+    served.asking[0].tell("role", "publish", (state(1),), {})
+    first = [served.ask(who, "latest", 0) for who in range(3)]
+    served.serve()
+    made = served.desk.answers.slots._made
+    assert made == 1
+    for value in range(2, 6):  # nobody has taken the first answer yet
+        served.asking[0].tell("role", "publish", (state(value),), {})
+        assert served.ask(0, "latest", value - 1).result()[0] == value
+    for answer in first[1:]:
+        version, weights = answer.result()
+        assert version == 1 and weights["w"].eq(1.0).all() and weights["b"].eq(1.0).all()
+    assert served.ask(1, "latest", 5).result() is None
+    for value in range(6, 30):
+        served.asking[0].tell("role", "publish", (state(value),), {})
+        for who in range(3):
+            assert served.ask(who, "latest", value - 1).result()[1]["w"].eq(float(value)).all()
+    assert served.desk.answers.slots._made <= 4  # used again and again
+
+
+def test_waiting_calls_are_joined_and_what_differs_is_called_alone():
+    role = Adder()
+    served = Served(role)
+    replies = [served.ask(who, "act", torch.arange(who + 1) * 10, 0) for who in range(3)]
+    assert [reply.result().tolist() for reply in replies] == [[1], [1, 11], [1, 11, 21]]
+    assert role.calls == [6]
+    replies = [served.ask(who, "act", torch.arange(2), who) for who in range(2)]
+    assert [reply.result().tolist() for reply in replies] == [[1, 2], [1, 2]] and role.calls == [6, 2, 2]
+
+
+def test_another_letter_behind_a_joined_call_keeps_its_turn():
+    role = Adder()
+    served = Served(role)
+    first = served.ask(0, "act", torch.arange(1), 0)
+    second = served.ask(1, "secret")
+    third = served.ask(1, "act", torch.arange(4), 0)
+    assert (
+        second.result() is None and third.result().tolist() == [1, 2, 3, 4] and first.result().tolist() == [1]
+    )
+
+
+def test_what_is_private_or_missing_cannot_be_called():
+    for method in ("_hidden", "nothing"):
+        served = Served(Adder())
+        with pytest.raises(AttributeError, match=method):
+            served.ask(0, method).result()

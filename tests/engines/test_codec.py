@@ -90,6 +90,7 @@ def test_odd_tensors_and_arrays():
     ]
     came = carried(value)
     assert same(value[:3], came[:3]) and came[3] == 2.0 and torch.equal(came[4], grown.detach())
+    assert np.array_equal(carried(np.arange(3, dtype=">i4")), [0, 1, 2])
     assert not came[4].requires_grad and came[0].is_contiguous()
 
 

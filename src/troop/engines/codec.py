@@ -170,6 +170,8 @@ def _put_ndarray(packed: Packed, value: Any) -> None:  # noqa: ANN401
         return
     head = _head(value.dtype.name, value.shape)
     plain = value if value.flags.c_contiguous else value.copy()
+    if not plain.dtype.isnative:
+        plain = plain.astype(plain.dtype.newbyteorder("="))
     _put_array(packed, b"a", head, plain.__array_interface__["data"][0], plain.nbytes, value, plain)
 
 

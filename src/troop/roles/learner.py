@@ -96,7 +96,7 @@ class Learner:
 
     def gauges(self) -> Metrics:
         """Where the published policy stands."""
-        return {"policy/version": self._published}
+        return {} if self.weights is None else {"policy/version": self._published}
 
     def state_dict(self) -> dict[str, Any]:
         """The learner and its counts."""

@@ -1,7 +1,8 @@
 """AXIS 3: which roles exist and who holds whom."""
 
 from troop.systems.apex import Apex
+from troop.systems.gorila import Gorila
 from troop.systems.setting import Evaluation, Setting
 from troop.systems.sync import Sync
 
-__all__ = ["Apex", "Evaluation", "Setting", "Sync"]
+__all__ = ["Apex", "Evaluation", "Gorila", "Setting", "Sync"]

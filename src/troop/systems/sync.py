@@ -8,11 +8,12 @@ from functools import partial
 
 from torch import nn
 
-from troop.core.algorithm import AlgorithmConfig
+from troop.core.algorithm import Algorithm, AlgorithmConfig
 from troop.core.batch import NStep, Transition
 from troop.core.config import ranged
 from troop.core.env import Continuous, EnvConfig, EnvSpec
 from troop.core.errors import BadInput
+from troop.core.exploration import Exploration
 from troop.core.program import Program, Schedule, build, derived
 from troop.replay.prioritized import PrioritizedReplay, Priority
 from troop.replay.steps import Steps
@@ -43,28 +44,10 @@ class Sync:
 
     def program(self, algorithm: AlgorithmConfig[Transition], env: EnvConfig, setting: Setting) -> Program:
         """The evaluator holds the trainer."""
-        program, spec, seed, device = Program("sync"), env.spec, setting.seed, setting.device
-        rhythm = self.rhythm
-        if setting.deterministic:
-            rhythm = dataclasses.replace(rhythm, overlap=False)
-        trainer = program.add(
-            "trainer",
-            Trainer,
-            World(partial(env.make, device=device), derived(seed, "train"), self.playable(env.spec)),
-            build(algorithm.algorithm, spec, device=device),
-            build(Steps, env.envs),
-            build(
-                store,
-                spec,
-                _n_step(algorithm),
-                self.size(spec, _n_step(algorithm).n),
-                self.priority,
-                seed,
-                device,
-            ),
-            algorithm.exploration,
-            rhythm,
-            self.save_replay,
+        program, spec, device = Program("sync"), env.spec, setting.device
+        learner = build(algorithm.algorithm, spec, device=device)
+        trainer = self.add_trainer(
+            program, "trainer", algorithm, env, setting, learner, algorithm.exploration
         )
         evaluation = setting.evaluation
         own = env.judged().resized(evaluation.episodes)
@@ -74,11 +57,38 @@ class Sync:
             partial(own.make, device=device),
             build(_policy, algorithm, env, device),
             trainer,
-            derived(seed, "evaluate"),
+            derived(setting.seed, "evaluate"),
             min(evaluation.longest, (spec.episode_limit or evaluation.longest) + 1),
         )
         program.schedule("evaluator", Schedule(evaluation.env_steps, evaluation.seconds))
         return program
+
+    def add_trainer(
+        self,
+        program: Program,
+        name: str,
+        algorithm: AlgorithmConfig[Transition],
+        env: EnvConfig,
+        setting: Setting,
+        learner: Algorithm[Transition],
+        exploration: Exploration,
+    ) -> Trainer:
+        """A node that collects, stores and learns in turn."""
+        spec, seed, device = env.spec, setting.seed, setting.device
+        rhythm = dataclasses.replace(self.rhythm, overlap=self.rhythm.overlap and not setting.deterministic)
+        experience = _n_step(algorithm)
+        size = self.size(spec, experience.n)
+        return program.add(
+            name,
+            Trainer,
+            World(partial(env.make, device=device), derived(seed, "train"), self.playable(spec)),
+            learner,
+            build(Steps, env.envs),
+            build(store, spec, experience, size, self.priority, seed, device),
+            exploration,
+            rhythm,
+            self.save_replay,
+        )
 
     def playable(self, spec: EnvSpec) -> int:
         """Vector steps whose actions are kept for a resume: `renewal`, or 256 MB but at least an episode."""

@@ -19,6 +19,9 @@ from troop.core.errors import BadInput, SetupProblem, TrainingFault, TroopError
 from troop.core.program import Program
 from troop.recording import Recording
 from troop.replay.prioritized import Priority
+from troop.roles.learner import Pace
+from troop.roles.parameter_server import Rule
+from troop.roles.server_peers import Outliers
 from troop.roles.trainer import Rhythm
 from troop.runs.checkpoint import load_newest
 from troop.runs.directory import RunDirectory, default_path
@@ -35,9 +38,15 @@ KINDS: dict[str, type] = {
         algorithms.C51Config,
         algorithms.RainbowConfig,
         systems.Sync,
+        systems.Apex,
+        systems.Gorila,
         Priority,
         Rhythm,
+        Pace,
+        Rule,
+        Outliers,
         engines.Inline,
+        engines.Processes,
         Until,
         Evaluation,
     )
@@ -45,8 +54,8 @@ KINDS: dict[str, type] = {
 EXPECTED: dict[str, Any] = {
     "env": (envs.EnvPool, envs.Gymnasium, envs.Toy),
     "algorithm": (algorithms.FastTD3Config, algorithms.DQNConfig),
-    "system": systems.Sync,
-    "engine": engines.Inline,
+    "system": (systems.Sync, systems.Apex),
+    "engine": (engines.Inline, engines.Processes),
     "until": Until,
     "evaluation": Evaluation,
     "seed": int,

@@ -49,10 +49,8 @@ def test_every_recipe_fits_its_first_env_and_survives_its_own_config(name):
     made = dataclasses.replace(made, until=Until(env_steps=1))
     made.check()
     assert type(made).from_dict(made.to_dict()) == made
-    assert made.system.program(made.algorithm, made.env, made.setting()).nodes.keys() == {
-        "trainer",
-        "evaluator",
-    }
+    nodes = made.system.program(made.algorithm, made.env, made.setting()).nodes
+    assert "evaluator" in nodes and nodes.keys() & {"trainer", "actor0", "bundle0"}
 
 
 def test_envs_are_as_many_as_asked_for():

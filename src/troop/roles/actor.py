@@ -60,6 +60,11 @@ class Hands:
             (c.explore.mean() for c in self.collectors), start=self.collectors[0].explore.new_zeros(())
         ) / len(self.collectors)
 
+    def anew(self, number: int) -> None:
+        """Other episodes than those this actor began with, when it joins a run that is under way."""
+        for collector in self.collectors:
+            collector.load_state_dict({"renewals": number, "envs": 0, "env_steps": collector.env_steps})
+
     def close(self) -> None:
         """Let the envs go."""
         for collector in self.collectors:
@@ -68,7 +73,7 @@ class Hands:
     def state_dict(self) -> dict[str, Any]:
         """Where it stands; of two in turn one is always in mid-step, so nothing is kept of them."""
         if len(self.collectors) > 1 or not self.collectors[0].world.renewal:
-            return {"renewals": [collector.renewals for collector in self.collectors]}
+            return {"env_steps": [collector.env_steps for collector in self.collectors]}
         return {
             "collector": self.collectors[0].state_dict(),
             "recorder": self.recorders[0].state_dict(),
@@ -78,6 +83,8 @@ class Hands:
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Go on where it stood; False if new episodes began instead."""
         if "collector" not in state or len(self.collectors) > 1:
+            for collector, env_steps in zip(self.collectors, state.get("env_steps", []), strict=False):
+                collector.env_steps = int(env_steps)
             return False
         if not self.collectors[0].load_state_dict(state["collector"]):
             return False
@@ -127,9 +134,13 @@ class Actor:
             if self.version < 0:
                 self.due = self.env_steps  # nothing was published yet: ask again
             return {}
-        lag, (self.version, weights) = newest[0] - self.version, newest
+        before, (self.version, weights) = self.version, newest
         self.hands.policy.load_state_dict(weights)
-        return {"policy/lag": lag, "actor/explore": self.hands.explore()} if lag <= newest[0] else {}
+        if before >= 0:
+            return {"policy/lag": self.version - before, "actor/explore": self.hands.explore()}
+        if self.version > 0:
+            self.hands.anew(self.version)
+        return {}
 
     def _may_act(self) -> bool:
         while self._asked and self._asked[0].ready():

@@ -5,10 +5,13 @@ import copy
 import pytest
 import torch
 
+from troop.algorithms.dqn import DQNConfig
 from troop.algorithms.fast_td3 import FastTD3Config
 from troop.engines.host import Host
 from troop.envs import Toy
+from troop.roles.learner import Pace
 from troop.roles.trainer import Rhythm
+from troop.systems import Apex, Gorila
 from troop.systems.setting import Evaluation, Setting
 from troop.systems.sync import Sync
 
@@ -32,7 +35,7 @@ ENVS = {
 
 def fifty_rounds(system, algorithm, env):
     host = Host(system.program(algorithm, env, Setting(3, "cpu", Evaluation(episodes=2))), 3)
-    metrics = [host.round()[0] for _ in range(50)]
+    metrics = [moved for _ in range(50) for moved in host.round()]
     host.close()
     return metrics, copy.deepcopy(host.state_dict())
 
@@ -52,3 +55,68 @@ def test_fifty_rounds_make_the_updates_predicted_and_twice_the_same(system, algo
     (one, weights, random), (two, others, other_random) = runs
     assert torch.equal(one, two) and torch.equal(random, other_random)
     assert all(torch.equal(x, others[name]) for name, x in weights.items())
+
+
+CHOICES = {
+    "clock": Toy("Clock", 4, limit=9, discrete=True, autoreset="next_step"),
+    "countdown": Toy("Countdown", 3, limit=12, discrete=True),
+}
+VALUES = {
+    "dqn": DQNConfig(hidden=(8,), target_period=7, optimizer="adam"),
+    "double, three steps": DQNConfig(hidden=(8,), double=True, n_step=3, tau=0.1, optimizer="adam"),
+}
+PACE = Pace(batch=8, ahead=2, publish=3)
+APEX = {"actors": 3, "length": 4, "sync": 10, "learner": PACE, "capacity": 900, "warmup": 40}
+DISTRIBUTED = {
+    "apex": Apex(samples_per_insert=2.0, **APEX),
+    "apex, free": Apex(samples_per_insert=0.0, **APEX),
+    "apex, shards": Apex(samples_per_insert=2.0, shards=2, **APEX),
+    "apex, largest priorities": Apex(samples_per_insert=2.0, initial="largest", renewal=11, **APEX),
+    "gorila": Gorila(Rhythm(8, 2), capacity=300, warmup=6, servers=2, renewal=15),
+    "gorila, shared replay": Gorila(Rhythm(8, 2), capacity=300, warmup=6, shared_replay=True, length=3),
+}
+
+
+def inserted(state):
+    """Rows and batches, as the stores counted them."""
+    counts = {k: v for k, v in state.items() if k.endswith((".inserted", ".sampled"))}
+    return sum(v for k, v in counts.items() if "ins" in k), sum(v for k, v in counts.items() if "sam" in k)
+
+
+@pytest.mark.parametrize("system", DISTRIBUTED)
+@pytest.mark.parametrize("algorithm", VALUES)
+@pytest.mark.parametrize("env", CHOICES)
+def test_many_roles_make_the_updates_predicted_and_twice_the_same(system, algorithm, env):
+    config, envs, runs = DISTRIBUTED[system], CHOICES[env].envs, []
+    for _ in range(2):
+        metrics, state = fifty_rounds(config, VALUES[algorithm], CHOICES[env])
+        steps, updates = (
+            sum(m.get(f"count/{what}", 0) for m in metrics) for what in ("env_steps", "updates")
+        )
+        rows, drawn = inserted(state)
+        if system == "gorila":  # two updates a round and bundle, the first when six rows an env are there
+            assert updates == 2 * 2 * 45
+        elif system == "apex, free":  # one a round from when the warm-up is over
+            assert rows <= steps and 20 < updates < 45
+        else:
+            assert updates == drawn // 8 or system == "apex, shards"
+            ratio = 2.0 if "apex" in system else 8 * 2 / envs
+            warmup = 40 if "apex" in system else 6 * 2 * envs
+            spare = 4 * 8 + ratio * (4 * envs * 3)  # tolerance, and a piece of each actor
+            assert abs(drawn - ratio * (rows - warmup)) <= spare
+            assert updates > 5 and rows <= steps
+        losses = torch.tensor([float(m["loss/critic"]) for m in metrics if "loss/critic" in m])
+        assert torch.isfinite(losses).all() and len(losses) > 5
+        runs.append((losses, state["policy"], state["rng"]["cpu"]))
+    (one, weights, random), (two, others, other_random) = runs
+    assert torch.equal(one, two) and torch.equal(random, other_random)
+    assert all(torch.equal(x, others[name]) for name, x in weights.items())
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_noise_and_choices_take_the_same_roles(algorithm):
+    """Algorithms whose policies tell no values get the largest priority."""
+    metrics, _ = fifty_rounds(Apex(samples_per_insert=2.0, **APEX), ALGORITHMS[algorithm], ENVS["privileged"])
+    assert sum(m.get("count/updates", 0) for m in metrics) > 20
+    metrics, _ = fifty_rounds(DISTRIBUTED["gorila"], ALGORITHMS[algorithm], ENVS["privileged"])
+    assert sum(m.get("count/updates", 0) for m in metrics) == 180

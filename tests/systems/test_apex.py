@@ -1,0 +1,198 @@
+import copy
+import dataclasses
+import statistics
+
+import pytest
+import torch
+from watching import Watch
+
+from troop.algorithms.dqn import DQNConfig
+from troop.algorithms.fast_td3 import FastTD3Config
+from troop.core.batch import Sequence
+from troop.core.engine import Until
+from troop.core.errors import BadInput
+from troop.core.exploration import Annealed, Drawn
+from troop.core.program import construct
+from troop.engines import Processes
+from troop.engines.host import Host
+from troop.envs import Toy
+from troop.roles.learner import Pace
+from troop.systems.apex import Apex
+from troop.systems.collecting import ladder, ramp, rates
+from troop.systems.setting import Evaluation, Setting
+
+SETTING = Setting(3, "cpu", Evaluation(episodes=2, env_steps=10**9))
+DQN = DQNConfig(hidden=(8,), n_step=3, double=True, optimizer="adam", target_period=9)
+SMALL = Apex(
+    actors=2, length=4, sync=10, learner=Pace(8, 2, 3), capacity=800, warmup=40, samples_per_insert=2.0
+)
+CLOCK = Toy("Clock", 2, limit=100_000, discrete=True)  # its observation counts its steps
+
+
+def test_the_ladder_has_the_papers_numbers():
+    thirty_two = ladder(32)
+    assert [round(x, 4) for x in thirty_two[:4]] == [0.4, 0.3252, 0.2645, 0.215]
+    assert round(thirty_two[-1], 6) == 0.000655
+    eight = [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.0041, 0.00164, 0.000655]
+    assert ladder(8) == pytest.approx(eight, rel=2e-3)
+    many = ladder(360)
+    assert round(statistics.median(many), 4) in (0.0162, 0.0163) and round(statistics.mean(many), 4) == 0.0626
+    assert ladder(1) == [0.4] and ladder(2, 0.5, 1.0) == [0.5, 0.25]
+
+
+def test_who_draws_a_noise_gets_a_ramp_and_who_holds_still_keeps_it():
+    assert rates(Drawn(0.1, 0.5), 5, 0.4, 7.0) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert rates(Drawn(0.3, 0.3), 3, 0.4, 7.0) == pytest.approx([0.3] * 3)
+    assert rates(Annealed(1.0, 1.0, 1), 2, 0.4, 7.0) == [1.0, 1.0]
+    assert rates(Annealed(1.0, 0.1, 100), 4, 0.4, 7.0) == ladder(4)
+    assert ramp(1, 0.0, 1.0) == [0.5]
+
+
+def built(system, algorithm=DQN, env=CLOCK, setting=SETTING):
+    roles = {}
+    for name, node in system.program(algorithm, env, setting).nodes.items():
+        roles[name] = construct(node.build, roles.__getitem__)
+    return roles
+
+
+def explored(roles):
+    actors = [role for name, role in roles.items() if name.startswith("actor")]
+    return [torch.cat([c.explore for c in actor.hands.collectors]).tolist() for actor in actors]
+
+
+def test_all_envs_of_all_actors_share_one_ladder_and_each_actor_has_rungs_from_top_to_bottom():
+    per_actor = explored(built(dataclasses.replace(SMALL, actors=4)))
+    assert sorted((x for rates in per_actor for x in rates), reverse=True) == pytest.approx(ladder(8))
+    assert all(max(rates) > 8 * min(rates) for rates in per_actor)
+
+
+def test_streams_of_actors_do_not_overlap_with_or_without_shards():
+    roles = built(dataclasses.replace(SMALL, actors=5, shards=2))
+    streams = {0: [], 1: []}
+    for i in range(5):
+        actor = roles[f"actor{i}"]
+        assert actor.store is roles["replay1" if i % 2 else "replay"]
+        streams[i % 2] += torch.cat(actor.hands.streams()).tolist()
+    assert sorted(streams[0]) == list(range(6)) and sorted(streams[1]) == list(range(4))
+    assert roles["replay"].store.streams.streams == 6 and roles["replay1"].store.streams.streams == 4
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"shards": 3}, "--system.shards is 3; it must be at most the 2 actors"),
+        ({"tolerance": 3}, "--system.tolerance is 3; it must be 0 or at least 4"),
+        ({"warmup": 800}, "--system.warmup is 800; it must be below the capacity, 800"),
+        ({"capacity": 45}, "--system.capacity is 45; with 4 env streams it must be at least"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_anything_starts(changes, said):
+    with pytest.raises(BadInput, match=said):
+        dataclasses.replace(SMALL, **changes).program(DQN, CLOCK, SETTING)
+
+
+def test_algorithms_that_want_trajectories_are_refused():
+    class Wants(FastTD3Config):
+        experience = Sequence(8)
+
+    with pytest.raises(BadInput, match="Wants wants trajectories"):
+        SMALL.program(Wants(), Toy("Clock", 2), SETTING)
+
+
+def numbers(state, limit=100_000):
+    """The step that each row of each stream says it was made in, and which rows are closing ones."""
+    streams = state["streams"]
+    rows, flags, heads = streams["rows"], streams["flags"], streams["heads"].tolist()
+    assert max(heads) < streams["length"], "the ring has wrapped"
+    return [
+        ((rows[s, :head, 0] * limit).round().long().tolist(), (flags[s, :head] & 4).bool().tolist())
+        for s, head in enumerate(heads)
+    ]
+
+
+def test_every_row_reaches_the_replay_once_and_in_order():
+    host = Host(dataclasses.replace(SMALL, capacity=4000).program(DQN, CLOCK, SETTING), 3)
+    for _ in range(200):
+        host.round()
+    for steps, closing in numbers(host.state_dict()["replay.replay"]):
+        assert steps == list(range(len(steps))) and not any(closing) and len(steps) > 40
+
+
+def test_no_window_reaches_across_the_death_of_an_actor():
+    program = dataclasses.replace(SMALL, capacity=4000, warmup=10).program(DQN, CLOCK, SETTING)
+    host = Host(program, 3)
+    for _ in range(60):
+        host.round()
+    host.roles["actor1"] = construct(program.nodes["actor1"].build, host.roles.__getitem__)
+    for _ in range(60):
+        host.round()
+    (_, whole), (_, also), *restarted = numbers(host.state_dict()["replay.replay"])
+    assert not any(whole) and not any(also)
+    for steps, closing in restarted:
+        at = closing.index(True)
+        assert steps[: at + 1] == list(range(at + 1)) and sum(closing) == 1
+        assert steps[at + 1 :] == list(range(len(steps) - at - 1))
+    batch = host.roles["replay"].store.sample(2000)
+    before, after = (100_000 * obs["obs"][:, 0] for obs in (batch.obs, batch.next_obs))
+    ahead = (after - before).round()
+    assert ahead.min() >= 1 and ahead.max() == 3 and torch.allclose(batch.discount, 0.99**ahead)
+
+
+def rounds(host, count):
+    moved = [m for _ in range(count) for m in host.round()]
+    return [float(m["loss/critic"]) for m in moved if "loss/critic" in m]
+
+
+def leaves(state, path=""):
+    if isinstance(state, dict):
+        return {k: v for key, x in state.items() for k, v in leaves(x, f"{path}/{key}").items()}
+    if isinstance(state, list):
+        return {k: v for i, x in enumerate(state) for k, v in leaves(x, f"{path}/{i}").items()}
+    return {path: state}
+
+
+@pytest.mark.parametrize("env", ["same_step", "next_step"])
+@pytest.mark.parametrize("limited", [0.0, 2.0])
+def test_a_resumed_run_is_bit_equal_to_one_that_was_not_stopped(env, limited):
+    config = Toy("PointMass", 3, limit=7, discrete=True, autoreset=env)
+    system = dataclasses.replace(SMALL, renewal=20, samples_per_insert=limited)
+    whole, first, second = (Host(system.program(DQN, config, SETTING), 3) for _ in range(3))
+    torch.manual_seed(1)
+    losses = rounds(whole, 90)
+    torch.manual_seed(1)
+    before = rounds(first, 43)
+    state = copy.deepcopy(first.state_dict())
+    torch.manual_seed(12345)
+    second.load_state_dict(state)
+    assert second.notes() == []
+    assert before + rounds(second, 47) == losses and len(losses) > 30
+    one, two = leaves(whole.state_dict()), leaves(second.state_dict())
+    assert one.keys() == two.keys()
+    for key, x in one.items():
+        if key.endswith("/waiting"):
+            continue  # what stands where no row was written yet has no meaning
+        same = (
+            torch.allclose(x, two[key], 0, 0, equal_nan=True)
+            if isinstance(x, torch.Tensor)
+            else x == two[key]
+        )
+        assert same, key
+
+
+def test_it_runs_in_processes_and_loses_nothing():
+    system = dataclasses.replace(SMALL, capacity=400_000, samples_per_insert=4.0, length=8)
+    watch = Watch()
+    program = system.program(DQN, CLOCK, SETTING)
+    result = Processes(threads=1, log_s=0.2).run(program, Until(env_steps=3000), 3, watch)
+    assert result.status == "done" and result.counters.restarts == 0
+    streams = numbers(watch.state["replay.replay"])
+    for steps, closing in streams:
+        assert steps == list(range(len(steps))) and not any(closing)
+    kept = sum(len(steps) for steps, _ in streams)
+    assert kept == watch.state["replay.inserted"] and 2500 < kept <= result.counters.env_steps
+    assert watch.state["replay.sampled"] // 8 - result.counters.updates in range(3)  # some were asked ahead
+    owed = 4.0 * (kept - system.warmup)
+    assert abs(watch.state["replay.sampled"] - owed) < 16 + 4.0 * 8 * 4 * 5
+    assert watch.evaluations and watch.state["weights.version"] > 0
+    lags = [line["policy/lag"] for line in watch.lines if "policy/lag" in line]
+    assert lags and all(lag > 0 for lag in lags)

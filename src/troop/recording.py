@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from troop.core.engine import Counters, Result
 from troop.core.errors import SetupProblem, TroopError
+from troop.logs.bottleneck import at_rest, bottleneck
 from troop.logs.console import Console
 from troop.logs.jsonl import Metrics
 from troop.logs.progress import Progress
 from troop.logs.tensorboard import TensorBoard
+from troop.logs.topology import Group, flow, folded, groups
 from troop.runs import checkpoint, curve
 from troop.runs.directory import RunDirectory
 from troop.runs.summary import Status, Summary
@@ -37,6 +39,8 @@ class Recording:
         self.last: dict[str, float] = {}
         self.evaluation: dict[str, float] = {}
         self.marks: deque[Counters] = deque([start or Counters()], maxlen=RATE_WINDOW)
+        self.newest = self.marks[0]
+        self.roles: list[Group] = []  # as they last were at work
         self.asked = False
         self._handlers: dict[int, Any] = {}
 
@@ -83,6 +87,7 @@ class Recording:
     def log(self, counters: Counters, metrics: dict[str, float]) -> None:
         """One line of metrics, and the panel."""
         self.last |= metrics
+        self.newest = counters
         before = self.marks[0]
         self.marks.append(counters)
         seconds = max(counters.wall_s - before.wall_s, 1e-9)
@@ -94,11 +99,16 @@ class Recording:
             "count/episodes": counters.episodes,
             "count/env_faults": counters.env_faults,
             "count/skipped_updates": counters.skipped_updates,
+            "count/restarts": counters.restarts,
             "time/evaluation_s": counters.evaluation_s,
         }
-        self._write(counters, metrics | rates | extra)
         self.last |= rates
-        self.console.show(self._progress(counters))
+        roles = groups(self.last)
+        self.roles = self.roles if at_rest(roles) else roles
+        progress = self._progress(counters, roles)
+        said = {"bottleneck": progress.bottleneck} if progress.bottleneck else {}
+        self._write(counters, folded(metrics) | rates | extra | said)
+        self.console.show(progress)
 
     def _write(self, counters: Counters, values: dict[str, Any]) -> None:
         for sink in (self.metrics, self.tensorboard):
@@ -106,17 +116,18 @@ class Recording:
 
     def evaluated(self, counters: Counters, metrics: dict[str, float]) -> None:
         """A line of its own."""
-        self.evaluation = metrics
+        self.evaluation, self.newest = metrics, counters
         self.history.append(metrics["eval/return_mean"])
         self._write(counters, metrics)
         try:
             self._summary("running", counters).write(self.directory.path)
         except SetupProblem as problem:  # a full disk must not stop training
             self.note(str(problem))
-        self.console.show(self._progress(counters))
+        self.console.show(self._progress(counters, self.roles))
 
     def save(self, counters: Counters, state: dict[str, Any], last: bool) -> None:
         """A checkpoint; a disk that is full is told and training goes on, unless it is the last."""
+        self.newest = counters
         info = {"env_steps": counters.env_steps, "counters": dataclasses.asdict(counters)}
         finite = ("policy", *(name for name in state if name.endswith(".algorithm")))
         try:
@@ -126,11 +137,21 @@ class Recording:
                 raise
             self.note(f"no checkpoint this time: {problem}")
 
+    def restore(self, nodes: list[str]) -> dict[str, Any] | None:
+        """The parts, named `node.part`, of these nodes in the newest valid checkpoint; None without one."""
+        loaded = checkpoint.load_newest(self.directory.checkpoints)
+        if loaded is None:
+            return None
+        for text in loaded.skipped:
+            self.note(f"skipped {text}")
+        prefixes = tuple(f"{node}." for node in nodes)
+        return {name: part for name, part in loaded.state.items() if name.startswith(prefixes)}
+
     def ended(self, result: Result) -> None:
         """Summary and curve of a run that is done or stopped."""
         counters = result.counters
         self._summary(result.status, counters).write(self.directory.path)
-        self.console.show(self._progress(counters))
+        self.console.show(self._progress(counters, self.roles))
         try:
             curve.plot(self.directory.path, self.directory.path / "curve.png")
         except (TroopError, OSError) as problem:
@@ -139,7 +160,7 @@ class Recording:
     def failed(self, message: str) -> None:
         """Summary of a run that went wrong; never hides why."""
         try:
-            self._summary("failed", self.marks[-1], message).write(self.directory.path)
+            self._summary("failed", self.newest, message).write(self.directory.path)
         except (SetupProblem, OSError):
             self.note("summary.json could not be written")
 
@@ -167,7 +188,7 @@ class Recording:
             message=message,
         )
 
-    def _progress(self, counters: Counters) -> Progress:
+    def _progress(self, counters: Counters, roles: list[Group]) -> Progress:
         until = self.experiment.until
         parts = []
         if until.minutes:
@@ -176,6 +197,7 @@ class Recording:
             parts.append(counters.env_steps / until.env_steps)
         fraction = min(max(parts), 1.0) if parts else None
         left = counters.wall_s * (1 / fraction - 1) if fraction else None
+        flowing = flow(self.last)
         return Progress(
             env_steps=counters.env_steps,
             updates=counters.updates,
@@ -185,6 +207,7 @@ class Recording:
             updates_per_s=self.last.get("rate/updates_per_s", 0.0),
             return_mean=self.evaluation.get("eval/return_mean"),
             return_std=self.evaluation.get("eval/return_std"),
+            human_normalized=self.evaluation.get("eval/human_normalized"),
             best=max(self.history, default=None),
             target=until.target,
             episode_return=self.last.get("train/return"),
@@ -196,7 +219,8 @@ class Recording:
                 "skipped updates": counters.skipped_updates,
                 "restarts": counters.restarts,
             },
-            replay_rows=int(self.last.get("replay/rows", 0)),
-            replay_capacity=int(self.last.get("replay/capacity", 0)),
+            flow=flowing,
+            roles=roles,
+            bottleneck=str(bottleneck(roles, flowing, counters.updates) or ""),
             history=self.history,
         )

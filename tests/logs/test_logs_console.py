@@ -10,6 +10,7 @@ from rich.console import Console as Terminal
 from troop.logs.console import Console, line
 from troop.logs.panel import panel
 from troop.logs.progress import Progress, count, duration, number, sparkline
+from troop.logs.topology import Flow
 
 FULL = Progress(
     env_steps=1_253_000,
@@ -27,8 +28,7 @@ FULL = Progress(
     fraction=0.62,
     seconds_left=221,
     counters={"env faults": 2, "skipped updates": 0, "restarts": 1},
-    replay_rows=512_000,
-    replay_capacity=1_000_000,
+    flow=Flow(rows=512_000, capacity=1_000_000),
     history=[math.log(i + 1) for i in range(200)],
 )
 BARE = Progress(env_steps=0, updates=0, wall_s=0.0)

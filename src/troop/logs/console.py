@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from troop.logs.progress import Progress, count, duration, number, printable
+from troop.logs.roles_table import label
 
 if TYPE_CHECKING:
     from rich.console import Console as Terminal
@@ -108,7 +109,8 @@ class Console:
         from troop.logs.panel import panel
 
         assert self._last is not None
-        return panel(self._title, self._subtitle, self._last, self._live.console.width)
+        size = self._live.console.size
+        return panel(self._title, self._subtitle, self._last, size.width, size.height)
 
     def _line(self, text: str) -> None:
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
@@ -140,9 +142,17 @@ def line(progress: Progress) -> str:
     parts.append(f"updates {count(progress.updates)} {count(progress.updates_per_s)}/s")
     if progress.return_mean is not None:
         spread = "" if progress.return_std is None else f" ± {number(progress.return_std)}"
-        parts.append(f"return {number(progress.return_mean)}{spread}")
+        human = "" if progress.human_normalized is None else f" ({progress.human_normalized:.0f}% of human)"
+        parts.append(f"return {number(progress.return_mean)}{spread}{human}")
     if progress.episode_return is not None:
         parts.append(f"training {number(progress.episode_return)}")
     parts += [f"{name} {number(value)}" for name, value in list(progress.losses.items())[:3]]
     parts += [f"{name} {value}" for name, value in progress.counters.items() if value]
+    if progress.roles:
+        busy = (f"{label(role)} {role.busy.mean:.0%}" for role in progress.roles)
+        parts.append("busy " + ", ".join(busy))
+    if progress.flow.lag is not None:
+        parts.append(f"lag {count(round(progress.flow.lag))}")
+    if progress.bottleneck:
+        parts.append(f"bottleneck {progress.bottleneck}")
     return " | ".join(parts)

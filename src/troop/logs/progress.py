@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from troop.logs.topology import Flow, Group
+
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -22,6 +24,7 @@ class Progress:
     updates_per_s: float = 0.0
     return_mean: float | None = None  # of the last evaluation
     return_std: float | None = None
+    human_normalized: float | None = None  # percent
     best: float | None = None
     target: float | None = None
     episode_return: float | None = None  # of recent training episodes
@@ -29,8 +32,9 @@ class Progress:
     fraction: float | None = None  # done, 0 to 1
     seconds_left: float | None = None
     counters: dict[str, int] = field(default_factory=dict)  # faults, skipped updates, restarts
-    replay_rows: int = 0
-    replay_capacity: int = 0
+    flow: Flow = field(default_factory=Flow)
+    roles: Sequence[Group] = ()  # empty if the engine does not tell of them
+    bottleneck: str = ""
     history: Sequence[float] = ()  # evaluation returns, oldest first
 
 
@@ -51,6 +55,14 @@ def number(value: float | None) -> str:
     if value != 0 and not 1e-3 <= abs(value) < 1e6:
         return f"{value:.2e}"
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def size(value: float) -> str:
+    """Spell bytes in three figures at most: 950B, 12kB, 1.4MB."""
+    for unit, letter in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= unit * 0.9995:
+            return f"{value / unit:.1f}{letter}" if value < unit * 9.95 else f"{value / unit:.0f}{letter}"
+    return f"{value:.0f}B"
 
 
 def duration(seconds: float | None) -> str:

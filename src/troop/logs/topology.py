@@ -1,0 +1,140 @@
+"""The running roles as groups of their like, and what flows between them, read from one line of metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+_ORDER = ("actor", "runner", "bundle", "trainer", "replay", "learner", "server", "weights")  # as data flows
+_NUMBER = re.compile(r"[/_.-]?\d+$")
+_MANY = 8  # roles of a kind that are still written one by one
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One number of several roles."""
+
+    mean: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    total: float = 0.0
+
+    @classmethod
+    def of(cls, values: list[float]) -> Spread:
+        """The spread of these; all zero of none."""
+        if not values:
+            return cls()
+        return cls(sum(values) / len(values), min(values), max(values), sum(values))
+
+
+@dataclass(frozen=True)
+class Group:
+    """All roles of one kind: shares of their time, steps a second, letters and bytes that wait for them."""
+
+    kind: str
+    name: str  # of the node, if it is only one
+    count: int
+    busy: Spread
+    waiting: Spread  # for answers
+    blocked: Spread  # by a full mailbox
+    rate: Spread
+    queue: float  # all together
+    queue_bytes: float
+
+    @property
+    def free(self) -> float:
+        """The share of time in which they did not work, whatever for."""
+        return 1.0 - self.busy.mean
+
+
+@dataclass(frozen=True)
+class Flow:
+    """How experience, policies and gradients come through; None where nobody says."""
+
+    rows: int = 0
+    capacity: int = 0
+    age_s: float | None = None
+    wanted: float | None = None  # rows drawn for each that came; 0 runs free
+    had: float | None = None
+    lag: float | None = None  # updates that the policies acted with are behind
+    gradients: dict[str, float] | None = None
+
+
+def kind(node: str) -> str:
+    """What a node is, without its number: `actor` of `actor12` and of `actor/12`."""
+    return _NUMBER.sub("", node) or node
+
+
+def groups(metrics: Mapping[str, float]) -> list[Group]:
+    """Groups of like roles, in the order in which data flows; none if the engine does not tell of roles."""
+    kinds: dict[str, dict[str, dict[str, float]]] = {}
+    for name, value in metrics.items():
+        if name.startswith("role/"):
+            node, _, what = name[5:].rpartition("/")
+            kinds.setdefault(kind(node), {}).setdefault(node, {})[what] = value
+    return [_group(name, kinds[name]) for name in sorted(kinds, key=_place)]
+
+
+def _place(name: str) -> tuple[int, str]:
+    last = len(_ORDER) + (name == "evaluator")
+    return (_ORDER.index(name) if name in _ORDER else last, name)
+
+
+def _group(name: str, nodes: dict[str, dict[str, float]]) -> Group:
+    def read(what: str) -> Spread:
+        return Spread.of([told[what] for told in nodes.values() if what in told])
+
+    only = next(iter(nodes)) if len(nodes) == 1 else name
+    shares = (read("busy"), read("waiting"), read("blocked"))
+    return Group(
+        name, only, len(nodes), *shares, read("steps_per_s"), read("queue").total, read("queue_bytes").total
+    )
+
+
+def flow(metrics: Mapping[str, float]) -> Flow:
+    """What stores, actors and parameter servers tell; shards of a replay count as one."""
+    stores = [name[:-5] for name in metrics if name.endswith("/rows") and f"{name[:-5]}/capacity" in metrics]
+    servers = [name[:-8] for name in metrics if name.endswith("/applied")]
+    told = ("applied", "dropped_stale", "dropped_outlier", "delay")
+    return Flow(
+        rows=round(sum(metrics[f"{store}/rows"] for store in stores)),
+        capacity=round(sum(metrics[f"{store}/capacity"] for store in stores)),
+        age_s=_mean(metrics, stores, "age_s"),
+        wanted=_mean(metrics, stores, "samples_per_insert_wanted"),
+        had=_mean(metrics, stores, "samples_per_insert"),
+        lag=metrics.get("policy/lag"),
+        # Every gradient has a part for each server: their counts are not to be added up.
+        gradients={what: _mean(metrics, servers, what) or 0.0 for what in told} if servers else None,
+    )
+
+
+def _mean(metrics: Mapping[str, float], owners: Iterable[str], what: str) -> float | None:
+    found = [metrics[f"{owner}/{what}"] for owner in owners if f"{owner}/{what}" in metrics]
+    return sum(found) / len(found) if found else None
+
+
+def folded(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics to write down: many roles of a kind as `roles/<kind>/<what>`, with `_min` and `_max`.
+
+    A line is written every second: hundreds of actors one by one would fill the disk.
+    """
+    kinds: dict[str, set[str]] = {}
+    for name in metrics:
+        if name.startswith("role/"):
+            node = name[5:].rpartition("/")[0]
+            kinds.setdefault(kind(node), set()).add(node)
+    many = {node: name for name, nodes in kinds.items() if len(nodes) > _MANY for node in nodes}
+    kept: dict[str, float] = {}
+    values: dict[str, list[float]] = {}
+    for name, value in metrics.items():
+        node, _, what = name[5:].rpartition("/")
+        if name.startswith("role/") and node in many:
+            values.setdefault(f"roles/{many[node]}/{what}", []).append(value)
+        else:
+            kept[name] = value
+    kept |= {f"roles/{name}/count": len(kinds[name]) for name in dict.fromkeys(many.values())}
+    for name, found in values.items():
+        spread = Spread.of(found)
+        kept |= {name: round(spread.mean, 4), f"{name}_min": spread.low, f"{name}_max": spread.high}
+    return kept

@@ -5,9 +5,10 @@ import copy
 import pytest
 import torch
 
-from troop.algorithms.fast_td3 import FastTD3Config
+from troop.algorithms import DQNConfig, FastTD3Config, RainbowConfig
 from troop.engines.host import Host
 from troop.envs import EnvPool, Toy
+from troop.replay.prioritized import Priority
 from troop.roles.trainer import Rhythm
 from troop.systems.setting import Evaluation, Setting
 from troop.systems.sync import Sync
@@ -28,9 +29,9 @@ ENVS = {
 }
 
 
-def host(env, n=1, overlap=False, renewal=14, envs=None, capacity=60):
-    system = Sync(Rhythm(16, 2, overlap), capacity=capacity, warmup=4, renewal=renewal)
-    algorithm = FastTD3Config(n_step=n, **SMALL)
+def host(env, n=1, overlap=False, renewal=14, envs=None, capacity=60, algorithm=None, priority=Priority()):  # noqa: B008
+    system = Sync(Rhythm(16, 2, overlap), capacity=capacity, warmup=4, renewal=renewal, priority=priority)
+    algorithm = algorithm or FastTD3Config(n_step=n, **SMALL)
     env = env.resized(envs or env.envs)
     return Host(system.program(algorithm, env, Setting(1, "cpu", Evaluation(episodes=2))), 1)
 
@@ -81,6 +82,47 @@ def test_a_resumed_run_is_bit_equal_to_one_that_was_not_stopped(env, n, overlap)
     for part in ("moments", "rng", "normalizer", "replay/streams/rows", "collector/explore", "scale/returns"):
         assert any(part in path for path in kept)
     second.close()
+
+
+VALUE_LEARNERS = {
+    "dqn": (DQNConfig(hidden=(8,), epsilon_steps=100, target_period=7), Priority()),
+    "prioritized": (
+        DQNConfig(hidden=(8,), n_step=3, double=True, optimizer="adam"),
+        Priority(alpha=0.6, beta_end=1.0, beta_batches=80, weights_over="buffer"),
+    ),
+    "rainbow": (RainbowConfig(hidden=(8,), target_period=7), Priority(alpha=0.5)),
+}
+CHOICES = {
+    "cartpole": EnvPool("CartPole-v1", 3, 1, (("max_episode_steps", 9),)),
+    "pixels": EnvPool("Catch-v0", 3, 1),
+}
+
+
+@pytest.mark.parametrize("env", CHOICES)
+@pytest.mark.parametrize("learner", VALUE_LEARNERS)
+def test_value_learners_resume_bit_equal_with_their_priorities_and_noise(learner, env):
+    pytest.importorskip("envpool")
+    algorithm, priority = VALUE_LEARNERS[learner]
+
+    def made():
+        return host(CHOICES[env], overlap=True, algorithm=algorithm, priority=priority)
+
+    whole = made()
+    losses = rounds(whole, 54)
+    end = copy.deepcopy(whole.state_dict())
+    first = made()
+    before = rounds(first, 27)
+    state = copy.deepcopy(first.state_dict())
+    torch.manual_seed(12345)
+    second = made()
+    second.load_state_dict(state)
+    assert second.notes() == []
+    assert before + rounds(second, 27) == losses and len(losses) > 30
+    assert differing(end, second.state_dict()) == []
+    if priority.alpha:
+        assert any("leaves" in path for path in leaves(end))
+    for running in (whole, first, second):
+        running.close()
 
 
 def test_a_run_goes_on_with_another_number_of_envs_and_says_what_it_dropped():

@@ -5,6 +5,7 @@ DQN whose net says how likely each of a row of returns is; what differs stands h
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from troop.algorithms.dqn import DQN, DQNConfig, DQNPolicy
-from troop.core.batch import Transition
+from troop.core.batch import NStep, Transition
 from troop.core.config import ranged
 from troop.core.env import EnvSpec
 from troop.core.peers import NO_PEERS, Peers
@@ -28,14 +29,26 @@ class C51Config(DQNConfig):
     v_min: float = -10.0
     v_max: float = 10.0
     """Range of the atoms: cover all returns; what lies outside counts as the nearest end."""
+    normalize_rewards: bool = False
+    """Divide rewards so that returns fit the atoms: for tasks whose scale is not known."""
     loss: Literal["cross_entropy"] = "cross_entropy"  # type: ignore[assignment] # there is no other here
     optimizer: Literal["adam", "rmsprop", "rmsprop_tf"] = "adam"
     eps: float = ranged(0.01 / 32, above=0)
     epsilon_end: float = ranged(0.01, low=0, high=1)
 
+    @property
+    def experience(self) -> NStep:
+        """n-step transitions, their rewards scaled to the atoms if asked for."""
+        reach = min(abs(self.v_min), abs(self.v_max)) if self.normalize_rewards else None
+        return dataclasses.replace(super().experience, scale_rewards_to=reach)
+
     def refuse(self, spec: EnvSpec) -> str | None:
         """As DQN; and a support that is one."""
-        if self.atoms < 2 or self.v_min >= self.v_max:
+        if (
+            self.atoms < 2
+            or self.v_min >= self.v_max
+            or (self.normalize_rewards and self.v_min * self.v_max >= 0)
+        ):
             return (
                 f"v_min {self.v_min:g} to v_max {self.v_max:g} with {self.atoms} atoms is no range of values"
             )

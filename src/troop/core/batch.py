@@ -41,7 +41,7 @@ class Rows:
     terminated: Tensor  # [T, B] bool
     truncated: Tensor  # [T, B] bool
     closing: Tensor  # [T, B] bool
-    priority: Tensor | None = None  # [T, B] initial priority of each row; None: whatever the store gives new rows
+    priority: Tensor | None = None  # [T, B] initial priority of each row; None: the store's own choice
 
 
 @dataclass(frozen=True)

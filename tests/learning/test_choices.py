@@ -1,0 +1,13 @@
+"""Short runs on a real task of choices: they fail if values have the wrong sign, action or weight."""
+
+import pytest
+
+import troop
+
+
+@pytest.mark.parametrize("recipe", ["dqn", "rainbow"])
+def test_catch_is_learned_from_its_pixels(recipe, tmp_path):
+    pytest.importorskip("envpool")
+    summary = troop.train(recipe, env="Catch-v0", env_steps=5_000, run=tmp_path / "run", quiet=True)
+    assert summary.return_mean > 0.5  # chance is about -0.6
+    assert summary.skipped_updates == 0

@@ -88,7 +88,7 @@ class Apex:
                 i // self.shards * env.envs,
                 self.length,
                 tuple(explore[i :: self.actors]),  # each actor has rungs from top to bottom
-                self.initial == "surprise" and self.priority.alpha > 0,
+                self.judged(experience),
                 self.renewal,
                 duet=not setting.deterministic,
             )
@@ -110,6 +110,10 @@ class Apex:
                 f"--system.warmup is {self.warmup}; it must be below the capacity, {self.capacity}."
             )
         return n_step(algorithm)
+
+    def judged(self, experience: NStep) -> bool:
+        """Whether actors give their rows priorities: not where the replay scales rewards, which they cannot."""
+        return self.initial == "surprise" and self.priority.alpha > 0 and experience.scale_rewards_to is None
 
     def replay(
         self, env: EnvConfig, experience: NStep, setting: Setting, shard: int

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from troop.core.remote import batched, readonly
-from troop.engines.answering import Serving
+from troop.engines.answering import Answers, Serving
 from troop.engines.line import Line, pair
 from troop.engines.mailbox import Asking
 from troop.engines.meter import Meter
@@ -58,7 +58,8 @@ class Served:
             asking.attach(Line(ends[0]), os.dup(ledger))
             serving.attach(Line(ends[1]), ledger)
         host = SimpleNamespace(roles={"role": role}, active=[])
-        self.desk = Desk(host, self.edges, Meter(["role"]), lambda node, what: None, 1 << 24)
+        answers = Answers(1 << 24, self.edges)
+        self.desk = Desk(host, self.edges, answers, Meter(["role"]), lambda node, what: None)
 
     def wait(self, edge, done, why, full=False):
         """Serve until it is done."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from troop.engines.codec import Packed
-from troop.engines.letters import ANSWER, CALL, FORGET, TELL, Letter, compose, forgotten, wake
+from troop.engines.codec import Packed, pack
+from troop.engines.letters import ANSWER, CALL, FORGET, TELL, Letter, compose, forgotten, needs, wake
 from troop.engines.line import Line
 from troop.engines.shared import HANDLED, HANDLED_BYTES, TAKEN, WAITING, Ledger, Mapped, Slot, Slots
 
@@ -14,10 +14,35 @@ from troop.engines.shared import HANDLED, HANDLED_BYTES, TAKEN, WAITING, Ledger,
 class Answers:
     """The slots in which a host's answers travel; one slot may serve many askers."""
 
-    def __init__(self, spare: int) -> None:
-        self.slots = Slots(spare)
+    def __init__(self, spare: int, edges: list[Serving]) -> None:
+        self.slots, self._edges = Slots(spare), edges
         self.kept: dict[str, tuple[tuple[int, ...], Slot]] = {}  # answers that the next asker may share
         self._readers: dict[int, tuple[Slot, list[tuple[Serving, int, int]]]] = {}
+
+    def send(self, edge: Serving, letter: Letter, answer: Any, shared: tuple[str, int] | None) -> None:  # noqa: ANN401
+        """Answer a letter; never waits. One slot serves all who get the same answer."""
+        packed = pack(answer)
+        slot: Slot | None = None
+        laid = False
+        if needed := needs(packed):
+            slot, laid = self._slot(packed, needed, shared)
+            for number in self.slots.forgotten:
+                for other in self._edges:
+                    other.forget(number)
+            self.slots.forgotten.clear()
+        edge.answer(letter.number, packed, slot, self, laid)
+
+    def _slot(self, packed: Packed, needed: int, shared: tuple[str, int] | None) -> tuple[Slot, bool]:
+        """Where an answer goes; True if it lies there already because someone else just had the same."""
+        if shared is None:
+            return self.take(needed), False
+        name, changes = shared
+        key = (changes, packed.size, *packed.seen)
+        held = self.kept.get(name)
+        if held is not None and held[0] == key:
+            return held[1], True
+        self.keep(name, key, slot := self.take(needed))
+        return slot, False
 
     def keep(self, name: str, key: tuple[int, ...], slot: Slot) -> None:
         """Hold on to an answer until the next of that name."""
@@ -53,6 +78,11 @@ class Serving:
         self.mapped = Mapped()
         self._known: set[int] = set()
         self._answers = 0
+
+    @property
+    def listening(self) -> bool:
+        """Whether whoever asked is still there."""
+        return self.line is not None and self.line.open
 
     def attach(self, line: Line, ledger: int) -> None:
         """A new asker, or the first: what the last one told is still handled, its questions are not."""

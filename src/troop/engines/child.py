@@ -14,6 +14,7 @@ from troop.engines.codec import pack
 from troop.engines.line import Line
 from troop.engines.machine import keep_pages
 from troop.engines.shared import anonymous
+from troop.engines.switchboard import Switchboard
 from troop.engines.worker import Ended, Start, Worker
 
 
@@ -31,7 +32,7 @@ def main(start: Start, control: socket.socket) -> None:
         torch.set_num_threads(start.threads)
     line = Line(control)
     line.send(pack(("hello",)).meta, (stack,))
-    worker = Worker(start, line)
+    worker = Worker(start, Switchboard(start, line))
     try:
         worker.run()
     except Ended:

@@ -16,7 +16,7 @@ from troop.core.program import Node, Program, references
 from troop.engines import child
 from troop.engines.codec import pack
 from troop.engines.line import Line, pair
-from troop.engines.shared import Ledger, anonymous, parcel
+from troop.engines.shared import Ledger, anonymous, opened, parcel
 from troop.engines.unpacking import unpack
 from troop.engines.worker import Start
 
@@ -167,17 +167,25 @@ class Crew:
             else:
                 hear(member, message, came[1])
 
-    def stack(self, member: Member) -> str:
-        """What the process wrote of its stack."""
+    def opened(self, given: int) -> dict[str, Any]:
+        """The state that came with what a host said."""
+        state: dict[str, Any] = opened(given)
+        return state
+
+    def stack(self, member: Member, ask: bool = False) -> str:
+        """What the process wrote of its stack; with `ask`, it is made to."""
+        if ask and member.grouped:
+            os.kill(member.process.pid, signal.SIGUSR1)
+            time.sleep(0.3)
         if member.stack is None:
             return ""
         return os.pread(member.stack, 20_000, 0).decode(errors="replace")
 
-    def bury(self, member: Member) -> int | None:
-        """Make sure that nothing is left of the host's process and what it started; its exit code."""
+    def bury(self, member: Member) -> str:
+        """Make sure that nothing is left of the host's process and what it started; how it ended."""
         process, member.process = member.process, None
         if process is None:
-            return None
+            return ""
         if member.grouped:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -191,7 +199,7 @@ class Crew:
             os.close(member.stack)
             member.stack = None
         member.ready = False
-        return code
+        return _ended(code)
 
     def end(self, seconds: float, at_once: Iterable[Member] = ()) -> list[str]:
         """Ask all to end; after this time, or `at_once`, they are killed. Returns the names of the late."""
@@ -225,3 +233,12 @@ def _few_threads(threads: int) -> Iterator[None]:
 def _ignore(member: Member, message: Message, fds: list[int]) -> None:
     for fd in fds:
         os.close(fd)
+
+
+def _ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    return f"its process ended with exit code {code}"

@@ -5,17 +5,46 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from troop.engines.answering import Answers, Serving
-from troop.engines.codec import Packed, pack
 from troop.engines.host import Host
 from troop.engines.joining import Unjoinable, join, rows, split
-from troop.engines.letters import CALL, Letter, needs
+from troop.engines.letters import CALL
 from troop.engines.meter import Meter
-from troop.engines.shared import Slot
 
-Opened = tuple[Serving, Letter, tuple[str, str, tuple[Any, ...], dict[str, Any]]]
+
+class Edge(Protocol):
+    """The server's end of the edge from one host, as a desk needs it."""
+
+    inbox: Any  # a deque of letters, each with its `kind`
+
+    @property
+    def listening(self) -> bool:
+        """Whether whoever asked is still there."""
+        ...
+
+    def open(self, letter: Any) -> Any:  # noqa: ANN401
+        """Node, method, arguments and named arguments."""
+        ...
+
+    def pump(self, everything: bool = False) -> None:
+        """Put what came into the inbox."""
+        ...
+
+
+class Answering(Protocol):
+    """Sends answers."""
+
+    def send(self, edge: Any, letter: Any, answer: Any, shared: tuple[str, int] | None) -> None:  # noqa: ANN401
+        """Answer a letter; never waits.
+
+        `shared` is a method that changes nothing and the number of changes so far: as long as both are the
+        same, so is the answer, and one copy of it may serve many.
+        """
+        ...
+
+
+Opened = tuple[Edge, Any, tuple[str, str, tuple[Any, ...], dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +62,14 @@ class Desk:
     """Serves the letters of one host, in the order of each sender."""
 
     def __init__(
-        self, host: Host, edges: list[Serving], meter: Meter, doing: Callable[[str, str], None], spare: int
+        self,
+        host: Host,
+        edges: list[Any],
+        answers: Answering,
+        meter: Meter,
+        doing: Callable[[str, str], None],
     ) -> None:
-        self.host, self.edges, self.meter, self.doing = host, edges, meter, doing
-        self.answers = Answers(spare)
+        self.host, self.edges, self.answers, self.meter, self.doing = host, edges, answers, meter, doing
         self._methods: dict[tuple[str, str], Method] = {}
         self._changes = 0  # methods and steps so far that may have changed something
 
@@ -58,13 +91,13 @@ class Desk:
                     self._handle(self._opened(edge))
         return bool(waiting)
 
-    def _opened(self, edge: Serving) -> Opened:
+    def _opened(self, edge: Edge) -> Opened:
         letter = edge.inbox.popleft()
         return edge, letter, edge.open(letter)
 
     def _handle(self, opened: Opened) -> None:
         edge, letter, (node, name, args, kwargs) = opened
-        if letter.kind == CALL and (edge.line is None or not edge.line.open):
+        if letter.kind == CALL and not edge.listening:
             return  # whoever asked is gone
         method = self._methods.get((node, name)) or self._method(node, name)
         if method.batched and letter.kind == CALL and not kwargs:
@@ -97,7 +130,7 @@ class Desk:
         waiting: list[Opened] = [first]
         others: list[Opened] = []
         for edge in self.edges:
-            if edge.inbox and edge.inbox[0].kind == CALL and edge.line is not None and edge.line.open:
+            if edge.inbox and edge.inbox[0].kind == CALL and edge.listening:
                 opened = self._opened(edge)
                 same = opened[2][:2] == first[2][:2] and not opened[2][3]
                 (waiting if same else others).append(opened)
@@ -119,26 +152,6 @@ class Desk:
                 return split(self._called(method, joined, {}), whole)
         return [self._called(method, args, {}) for args in every]
 
-    def _answer(self, edge: Serving, letter: Letter, answer: Any, method: Method) -> None:  # noqa: ANN401
-        packed = pack(answer)
-        slot: Slot | None = None
-        laid = False
-        if needed := needs(packed):
-            slot, laid = self._slot(packed, needed, method)
-            for number in self.answers.slots.forgotten:
-                for other in self.edges:
-                    other.forget(number)
-            self.answers.slots.forgotten.clear()
-        edge.answer(letter.number, packed, slot, self.answers, laid)
-
-    def _slot(self, packed: Packed, needed: int, method: Method) -> tuple[Slot, bool]:
-        """Where an answer goes; True if it lies there already because someone else just had the same."""
-        if not method.readonly:
-            return self.answers.take(needed), False
-        kept = f"{method.node}.{method.name}"
-        key = (self._changes, packed.size, *packed.seen)
-        held = self.answers.kept.get(kept)
-        if held is not None and held[0] == key:
-            return held[1], True
-        self.answers.keep(kept, key, slot := self.answers.take(needed))
-        return slot, False
+    def _answer(self, edge: Edge, letter: Any, answer: Any, method: Method) -> None:  # noqa: ANN401
+        shared = (f"{method.node}.{method.name}", self._changes) if method.readonly else None
+        self.answers.send(edge, letter, answer, shared)

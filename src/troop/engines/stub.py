@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from troop.core.remote import Elsewhere, Future
-from troop.engines.mailbox import Asking
+
+
+class Asked(Protocol):
+    """The asker's end of the edge to one host, as a stub needs it."""
+
+    name: str
+
+    def ask(self, node: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
+        """Send a call; its reply comes later."""
+        ...
+
+    def tell(self, node: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Send a letter that is not answered; waits while the mailbox is full."""
+        ...
 
 
 class Method(Elsewhere):
@@ -13,7 +26,7 @@ class Method(Elsewhere):
 
     __slots__ = ("_edge", "_name", "_node")
 
-    def __init__(self, edge: Asking, node: str, name: str) -> None:
+    def __init__(self, edge: Asked, node: str, name: str) -> None:
         self._edge, self._node, self._name = edge, node, name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
@@ -32,7 +45,7 @@ class Method(Elsewhere):
 class Stub:
     """Has every public method of its node; attributes that are no methods cannot be read across hosts."""
 
-    def __init__(self, edge: Asking, node: str) -> None:
+    def __init__(self, edge: Asked, node: str) -> None:
         self._edge, self._node = edge, node
 
     def __getattr__(self, name: str) -> Method:

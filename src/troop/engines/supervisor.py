@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from troop.core import errors
 from troop.core.errors import TrainingFault, TroopError
-from troop.engines.crew import Crew, Member, Message
+from troop.engines.crew import Member, Message
 
 WINDOW = 600.0  # seconds within which the deaths of one host are counted together
 EVALUATION = 4.0  # times longer than others may a host with scheduled roles be silent
@@ -38,6 +36,44 @@ class Failure:
     error: TroopError | None = None  # said by the role itself, in words for the user
 
 
+class Staff(Protocol):
+    """Starts, wires, hears and ends hosts, wherever they live."""
+
+    members: dict[str, Member]
+
+    def spawn(self, member: Member) -> None:
+        """A new life for the host; it waits for `begin` before it serves."""
+        ...
+
+    def wire(self, member: Member) -> None:
+        """New edges between the host and all living hosts that it asks or that ask it."""
+        ...
+
+    def wire_all(self) -> None:
+        """Every edge of the program, once."""
+        ...
+
+    def begin(self, member: Member, state: dict[str, Any] | None, restored: bool) -> None:
+        """Let the host take back its state, if any, and serve."""
+        ...
+
+    def hear(self, seconds: float, hear: Callable[[Member, Message, list[Any]], None]) -> list[Member]:
+        """Pass on what hosts say within this time; returns those who have died."""
+        ...
+
+    def opened(self, given: Any) -> dict[str, Any]:  # noqa: ANN401
+        """The state that came with what a host said."""
+        ...
+
+    def stack(self, member: Member, ask: bool = False) -> str:
+        """What is known of the host's stack; with `ask`, of this moment."""
+        ...
+
+    def bury(self, member: Member) -> str:
+        """Make sure that nothing is left of the host; how it ended."""
+        ...
+
+
 class OverBudget(TrainingFault):
     """A host died too often."""
 
@@ -47,7 +83,7 @@ class Supervisor:
 
     def __init__(
         self,
-        crew: Crew,
+        crew: Staff,
         limits: Limits,
         restore: Callable[[list[str]], dict[str, Any] | None],
         note: Callable[[str], None],
@@ -133,7 +169,7 @@ class Supervisor:
         soonest = min(self._again.values(), default=None)
         return seconds if soonest is None else max(0.0, min(seconds, soonest - time.monotonic()))
 
-    def _hear(self, member: Member, message: Message, fds: list[int]) -> None:
+    def _hear(self, member: Member, message: Message, attached: list[Any]) -> None:
         what, *rest = message
         if what == "report":
             moved, metrics, gauges, notes = rest
@@ -158,25 +194,22 @@ class Supervisor:
         elif what == "note":
             self._note(rest[0])
         else:
-            self.replies[(member.name, what)] = fds[0] if fds else None
+            self.replies[(member.name, what)] = attached[0] if attached else None
 
     def _stuck(self, member: Member, limit: float) -> None:
         """Ask for its stack, then end it."""
         node = member.nodes[0].name
-        if member.grouped:
-            os.kill(member.process.pid, signal.SIGUSR1)
-            time.sleep(0.3)
         doing = "step() or a method" if member.ready else "being built"
-        stack = self.crew.stack(member)
+        stack = self.crew.stack(member, ask=True)
         self._failures[member.name] = Failure(node, f"no sign of life for {limit:.0f} s (in {doing})", stack)
         self._died(member)
 
     def _died(self, member: Member) -> None:
         trace = self.crew.stack(member)
-        code = self.crew.bury(member)
+        ended = self.crew.bury(member)
         failure = self._failures.pop(member.name, None)
         if failure is None:
-            failure = Failure(member.nodes[0].name, _ended(code), trace)
+            failure = Failure(member.nodes[0].name, ended, trace)
         if failure.error is not None:
             raise failure.error
         if failure.trace:
@@ -205,12 +238,3 @@ class Supervisor:
         self.crew.wire(member)
         state = self._restore([node.name for node in member.nodes]) if member.saves else None
         self.crew.begin(member, state or None, restored=True)
-
-
-def _ended(code: int | None) -> str:
-    if code is not None and code < 0:
-        try:
-            return f"killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"killed by signal {-code}"
-    return f"its process ended with exit code {code}"

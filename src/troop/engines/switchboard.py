@@ -1,0 +1,160 @@
+"""Switchboard: all lines of the process of one host."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from troop.engines.answering import Answers, Serving
+from troop.engines.codec import pack
+from troop.engines.line import Line
+from troop.engines.mailbox import Asking
+from troop.engines.shared import opened, parcel
+from troop.engines.unpacking import unpack
+from troop.engines.worker import LONG, Ended, Start, Worker
+
+
+class Switchboard:
+    """Sleeps until something comes along one of its lines, and puts it where it belongs."""
+
+    worker: Worker
+
+    def __init__(self, start: Start, control: Line) -> None:
+        self.control = control
+        self._asking = {
+            name: Asking(name, self, start.mailbox) for name in dict.fromkeys(start.elsewhere.values())
+        }
+        self._serving = {name: Serving(name) for name in start.askers}
+        self.edges = list(self._serving.values())
+        self.answers = Answers(2 * start.mailbox, self.edges)
+        self._poll = select.poll()
+        self._full: set[Line] = set()  # lines on which messages wait
+        self._ends: dict[int, tuple[Line, Asking | Serving | None]] = {}
+        self._watch(control, None)
+        self._alone: tuple[Line | None, select.poll] = (None, select.poll())
+
+    def bind(self, worker: Worker) -> None:
+        """Whom to tell what the launcher says."""
+        self.worker = worker
+
+    def asking(self, host: str) -> Asking:
+        """The asker's end of the edge to a host."""
+        return self._asking[host]
+
+    @property
+    def expecting(self) -> bool:
+        """Whether answers are under way."""
+        return any(edge.pending for edge in self._asking.values())
+
+    @property
+    def stuffed(self) -> bool:
+        """Whether the launcher has not taken what was said."""
+        return self.control.stuffed
+
+    def queue(self) -> tuple[int, int]:
+        """Letters and bytes that wait here."""
+        ledgers = [edge.ledger for edge in self.edges if edge.ledger is not None]
+        return sum(ledger.letters() for ledger in ledgers), sum(ledger.bytes() for ledger in ledgers)
+
+    def say(self, what: str, *rest: Any, state: dict[str, Any] | None = None) -> None:  # noqa: ANN401
+        """Tell the launcher; never waits."""
+        if state is None:
+            self.control.send(pack((what, *rest)).meta)
+            return
+        fd = parcel(state)
+        self.control.send(pack((what, *rest)).meta, (fd,))
+        os.close(fd)
+
+    def drain(self, seconds: float) -> None:
+        """See that what was said leaves."""
+        deadline = time.monotonic() + seconds
+        while self.control.stuffed and time.monotonic() < deadline:
+            self.control.flush()
+            time.sleep(0.01)
+
+    def receive(self, seconds: float) -> bool:
+        """Take in what comes within this time; whether it is worth acting on (an answer of None is not)."""
+        if self._full:
+            for line in list(self._full):
+                line.flush()
+            seconds = min(seconds, 0.001)
+        events = self._poll.poll(seconds * 1000)
+        return bool(events) and self._take(events)
+
+    def _take(self, events: list[tuple[int, int]]) -> bool:
+        useful = False
+        for fd, _ in events:
+            line, edge = self._ends.get(fd, (None, None))  # an edge may have been replaced just now
+            if line is None:
+                continue
+            if isinstance(edge, Serving):
+                edge.pump()
+                useful = useful or bool(edge.inbox)
+            elif edge is None:
+                useful |= self._obey()
+            else:
+                useful |= edge.pump()
+            if not line.open:
+                self._unwatch(fd)
+        return useful
+
+    def _obey(self) -> bool:
+        """Read what the launcher says; whether it said anything."""
+        said = False
+        while (came := self.control.receive()) is not None:
+            said = True
+            what, *rest = unpack(came[0])
+            if what == "attach":
+                self._attach(*rest, *came[1])
+            else:
+                self.worker.obey(what, rest, opened(came[1][0]) if came[1] else None)
+        if not self.control.open:
+            raise Ended
+        return said
+
+    def _attach(self, kind: str, peer: str, end: int, ledger: int) -> None:
+        edge: Asking | Serving = self._asking[peer] if kind == "asking" else self._serving[peer]
+        if edge.line is not None:
+            self._unwatch(edge.line.fileno())
+        line = Line(socket.socket(fileno=end), self._full)
+        edge.attach(line, ledger)
+        self._watch(line, edge)
+
+    def _watch(self, line: Line, edge: Asking | Serving | None) -> None:
+        self._ends[line.fileno()] = (line, edge)
+        self._poll.register(line.fileno(), select.POLLIN)
+
+    def _unwatch(self, fd: int) -> None:
+        if self._ends.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def wait(self, edge: Asking, done: Callable[[], bool], why: str, full: bool = False) -> None:
+        """Wait for one edge, deaf to all others but the launcher."""
+        began = time.perf_counter()
+        while not done():
+            # Room may be made without a word in the rarest of races: then it is found a little later.
+            self._listen(edge, 50 if full else 1000 * LONG)
+            edge.pump(everything=full)
+            self.worker.waited(why, began)
+        self.worker.meter.away(time.perf_counter() - began, full)
+
+    def _listen(self, edge: Asking, milliseconds: float) -> None:
+        """Sleep until something comes along the edge or from the launcher, whom it obeys."""
+        line = edge.line if edge.line is not None and edge.line.open else None
+        if line is not None and line is self._alone[0]:
+            poll = self._alone[1]  # mostly it is the same edge again
+        else:
+            poll = select.poll()
+            poll.register(self.control.fileno(), select.POLLIN)
+            if line is not None:
+                poll.register(line.fileno(), select.POLLIN)
+            self._alone = (line, poll)
+        for other in list(self._full):
+            other.flush()
+            milliseconds = 1
+        if any(fd == self.control.fileno() for fd, _ in poll.poll(milliseconds)):
+            self._obey()

@@ -112,7 +112,7 @@ class Apex:
         return n_step(algorithm)
 
     def judged(self, experience: NStep) -> bool:
-        """Whether actors give their rows priorities: not where the replay scales rewards, which they cannot."""
+        """Whether actors give rows their priorities: not where the replay scales rewards, unknown to them."""
         return self.initial == "surprise" and self.priority.alpha > 0 and experience.scale_rewards_to is None
 
     def replay(

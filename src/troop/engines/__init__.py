@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from troop.engines.inline import Inline
+    from troop.engines.on_ray import Ray
     from troop.engines.processes import Processes
 
-__all__ = ["Inline", "Processes"]
+__all__ = ["Inline", "Processes", "Ray"]
 
 
 def __getattr__(name: str) -> object:
@@ -19,4 +20,8 @@ def __getattr__(name: str) -> object:
         from troop.engines.processes import Processes
 
         return Processes
+    if name == "Ray":
+        from troop.engines.on_ray import Ray
+
+        return Ray
     raise AttributeError(f"module 'troop.engines' has no attribute {name!r}")

@@ -1,0 +1,146 @@
+"""Connecting to Ray: a cluster of our own on this machine or one that runs, with a token by default."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import math
+import os
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from troop.core.errors import BadInput, SetupProblem
+
+GET_TOKEN = "run `ray get-auth-token --generate` on the head node and copy ~/.ray/auth_token to every other"
+
+
+@contextmanager
+def connected(address: str, insecure: bool, seconds: float, cpus: float) -> Iterator[None]:
+    """Be connected to Ray inside; a connection that this process already has is used and left as it is."""
+    check_address(address)
+    authenticate(address, insecure)
+    try:
+        import ray
+    except ImportError:
+        raise SetupProblem("The Ray engine needs Ray: pip install 'trooprl[ray]'.") from None
+    if ray.is_initialized():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        if address == "local":
+            ray.init(
+                address="local",
+                num_cpus=math.ceil(cpus),  # hosts share the cores of this machine as processes would
+                include_dashboard=False,
+                _node_ip_address="127.0.0.1",
+                **_quiet(),
+            )
+        else:
+            _join(address, seconds)
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():  # Ray puts its own in their place
+                signal.signal(number, handler)
+        yield
+    finally:
+        ray.shutdown()
+
+
+def check_address(address: str) -> None:
+    """BadInput if it is not one."""
+    _, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address not in ("local", "auto") and not (colon and port.isdigit() and 0 < int(port) < 65536):
+        raise BadInput(
+            f"--engine.address is {address!r}; it must be local, auto, HOST:PORT or ray://HOST:PORT."
+        )
+
+
+def authenticate(address: str, insecure: bool) -> None:
+    """Choose the token before Ray reads it: a private one on this machine, the cluster's elsewhere."""
+    mode = os.environ.get("RAY_AUTH_MODE", "").lower()
+    if insecure:
+        if mode != "token":
+            os.environ["RAY_AUTH_MODE"] = "disabled"
+        return
+    if mode not in ("", "token"):
+        raise BadInput(f"RAY_AUTH_MODE is {mode!r}; unset it, or say --engine.insecure.")
+    os.environ["RAY_AUTH_MODE"] = "token"
+    if _has_token():
+        return
+    if address != "local":
+        raise SetupProblem(f"No Ray token is here: {GET_TOKEN}, or say --engine.insecure.")
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(_private_token())
+
+
+def _has_token() -> bool:
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return True
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return Path(path).is_file() if path else (Path.home() / ".ray" / "auth_token").is_file()
+
+
+@functools.cache  # Ray reads its token once in a process
+def _private_token() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="troop-"))  # nobody else can look into it
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = folder / "token"
+    path.write_text(secrets.token_hex(32))
+    path.chmod(0o600)
+    return path
+
+
+def _quiet() -> dict[str, Any]:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    return {"logging_level": logging.ERROR, "log_to_driver": False}
+
+
+def _join(address: str, seconds: float) -> None:
+    """Connect to a cluster that runs; SetupProblem in one sentence if nobody answers in time."""
+    import ray
+
+    if address != "auto":
+        _knock(address, seconds)
+    failure = _within(seconds, lambda: ray.init(address=address, **_quiet()))
+    if failure is None:
+        return
+    reason = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
+    if address == "auto" and isinstance(failure, ConnectionError):
+        reason = "no Ray runs on this machine; start one with `ray start --head`"
+    raise SetupProblem(f"No Ray cluster could be reached at {address}: {reason.rstrip('.')}.") from failure
+
+
+def _knock(address: str, seconds: float) -> None:
+    """Ray itself tries for a minute and may end the process; a plain connection tells sooner."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
+    except OSError as error:
+        reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        raise SetupProblem(f"Nobody answers at --engine.address {address}: {reason}.") from None
+
+
+def _within(seconds: float, act: Callable[[], object]) -> BaseException | None:
+    """What went wrong, if anything did; a TimeoutError if it took longer than this."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        return TimeoutError(f"no answer for {seconds:.0f} s")
+    return failed[0] if failed else None

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from troop.algorithms.dqn import DQNConfig
+from troop.algorithms.fast_td3 import FastTD3Config
 from troop.core.exploration import Fixed
 from troop.envs import Toy
 from troop.replay.chunks import Chunks
@@ -132,3 +133,38 @@ def test_a_net_that_says_nonsense_does_not_reach_the_replay():
         next(policy.parameters()).fill_(float("nan"))
     pieces, _ = play(collector, 12)
     assert all(torch.isfinite(piece.priority).all() for piece in pieces)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("style", ["same_step", "next_step"])
+@pytest.mark.parametrize("privileged", [False, True])
+def test_a_policy_that_carries_its_critic_judges_as_the_learner_does(n, style, privileged):
+    env = Toy("PointMass", 3, limit=5, autoreset=style, privileged=privileged)
+    torch.manual_seed(2)
+    cfg = FastTD3Config(
+        gamma=0.9,
+        n_step=n,
+        atoms=0,
+        critics=1,
+        policy_noise=0.0,
+        telling=True,
+        actor_hidden=(8,),
+        critic_hidden=(8,),
+    )
+    policy = cfg.policy(env.spec)
+    policy.normalizer.update(torch.randn(64, 3 if privileged else 2))
+    recorder = Chunks(3, 0, 4, cfg.experience, policy)
+    collector = Collector(World(env.make, 5, 13), policy, recorder, Fixed((0.0, 0.3, 0.6)))
+    replay = PrioritizedReplay(
+        env.spec, cfg.experience, Size(200, 1), 0, priority=Priority(alpha=1.0, least=1e-12)
+    )
+    for piece in play(collector, 60)[0]:
+        replay.add(piece)
+    learner = cfg.algorithm(env.spec)
+    learner.policy.load_state_dict(policy.state_dict())
+    learner.target_critic.load_state_dict(policy.critic.state_dict())
+    learner.updates = 10_001  # the normalizer stays as it is
+    leaves = torch.from_numpy(replay.tree.get(np.arange(replay.capacity)))
+    place = leaves.nonzero().squeeze(1)
+    batch = replay.windows.transitions(place, torch.ones(len(place)), place)
+    assert (leaves[place] - learner.update(batch).priority.double()).abs().max() < 1e-5 and len(place) > 100

@@ -80,6 +80,9 @@ class FastTD3Config:
     weight_decay: float = ranged(0.1, low=0)
     max_grad_norm: float = ranged(0.0, low=0)
     """Clip gradients to this norm; 0 does not clip."""
+    telling: bool = False
+    """The policy carries the critics and tells the value of what it does, for actors that judge their rows
+    (Ape-X DPG); a TD error is what the learner's priorities are only where `atoms` is 0."""
     compile: bool = False
     """Compile the two losses with torch.compile."""
     amp: bool = False
@@ -125,6 +128,13 @@ class FastTD3Config:
         return FastTD3(spec, self, peers, device)
 
 
+def critics(spec: EnvSpec, cfg: FastTD3Config) -> Critics:
+    """The critics of an env: they see observation, privileged observation and action."""
+    assert isinstance(spec.action, Continuous)
+    inputs = spec.width(OBS) + spec.width(PRIVILEGED) + spec.action.size
+    return Critics(inputs, cfg.critic_hidden, cfg.atoms or 1, cfg.critics, cfg.layer_norm)
+
+
 def observed(obs: Obs) -> Tensor:
     """All a critic may see, [B, obs + privileged]."""
     return torch.cat((obs[OBS], obs[PRIVILEGED]), -1) if PRIVILEGED in obs else obs[OBS]
@@ -142,6 +152,8 @@ class FastTD3Policy(nn.Module):
             spec.width(), cfg.actor_hidden, spec.action.size, cfg.actor_init, cfg.layer_norm
         )
         self.clip_actions, self.normalize = cfg.clip_actions, cfg.normalize_observations
+        self.critic = critics(spec, cfg) if cfg.telling else None
+        self.value = Value(cfg)
 
     def forward(self, x: Tensor) -> Tensor:
         """Action for normalized observations, whose first columns are the policy's own."""
@@ -155,23 +167,49 @@ class FastTD3Policy(nn.Module):
     @torch.no_grad()
     def act(self, obs: Obs, state: State, explore: Tensor) -> Acted:
         """Tanh action plus Gaussian noise of standard deviation `explore` [B], the same for all joints."""
-        action = self(self.normalizer(obs[OBS]) if self.normalize else obs[OBS])
+        x = obs[OBS] if self.critic is None else observed(obs)
+        x = self.normalizer(x) if self.normalize else x
+        best = action = self(x)
         if explore.any():
-            action = action.addcmul_(torch.randn_like(action), explore.unsqueeze(-1))
-        return Acted(action.clamp_(-1, 1) if self.clip_actions else action)
+            action = torch.addcmul(best, torch.randn_like(best), explore.unsqueeze(-1))
+        action = action.clamp(-1, 1) if self.clip_actions else action
+        if self.critic is None:
+            return Acted(action)
+        q, value = (self.value(self.critic(x, each)) for each in (action, best))
+        return Acted(action, None, {"q": q, "value": value})
+
+
+class Value(nn.Module):
+    """One number a row out of what critics say, [C, B, K]: what the policy climbs."""
+
+    atoms: Tensor | None
+
+    def __init__(self, cfg: FastTD3Config) -> None:
+        super().__init__()
+        atoms = torch.linspace(cfg.v_min, cfg.v_max, cfg.atoms) if cfg.atoms else None
+        self.register_buffer("atoms", atoms, persistent=False)
+        which = cfg.policy_q
+        if which == "auto":
+            which = "min" if cfg.clipped_double_q else "mean"
+        self.which = which
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        """Values [B]."""
+        values = (
+            outputs.squeeze(-1) if self.atoms is None else categorical.mean(outputs.softmax(-1), self.atoms)
+        )
+        return {"min": lambda: values.amin(0), "mean": lambda: values.mean(0), "first": lambda: values[0]}[
+            self.which
+        ]()
 
 
 class FastTD3:
     """The learner: one batch, one critic update, and every `policy_delay`-th time one policy update."""
 
     def __init__(self, spec: EnvSpec, cfg: FastTD3Config, peers: Peers, device: str) -> None:
-        assert isinstance(spec.action, Continuous)
         self.cfg = cfg
         self.policy = self.publishes = cfg.policy(spec).to(device)
-        inputs = spec.width(OBS) + spec.width(PRIVILEGED) + spec.action.size
-        self.critic = Critics(inputs, cfg.critic_hidden, cfg.atoms or 1, cfg.critics, cfg.layer_norm).to(
-            device
-        )
+        self.critic = critics(spec, cfg).to(device) if self.policy.critic is None else self.policy.critic
         self.atoms = torch.linspace(cfg.v_min, cfg.v_max, cfg.atoms, device=device) if cfg.atoms else None
         descent = Descent(cfg.weight_decay, cfg.max_grad_norm, cfg.lr_end, cfg.lr_updates, device)
         self.critic_descent = descent.on(peers, self.critic, cfg.critic_lr)
@@ -267,16 +305,7 @@ class FastTD3:
 
     def _policy_loss(self, obs: Tensor) -> Tensor:
         """Minus the mean value of the policy's actions."""
-        outputs = self.critic(obs, self.policy(obs)).float()
-        values = (
-            outputs.squeeze(-1) if self.atoms is None else categorical.mean(outputs.softmax(-1), self.atoms)
-        )
-        which = self.cfg.policy_q
-        if which == "auto":
-            which = "min" if self.cfg.clipped_double_q else "mean"
-        value = {"min": lambda: values.amin(0), "mean": lambda: values.mean(0), "first": lambda: values[0]}[
-            which
-        ]()
+        value: Tensor = self.policy.value(self.critic(obs, self.policy(obs)).float())
         return -value.mean()
 
     @property

@@ -50,6 +50,7 @@ DPG: dict[str, Any] = fast_td3.DDPG | {
     "critic_lr": 1e-4,
     "actor_hidden": (300, 200),
     "critic_hidden": (400, 300),
+    "telling": True,
 }
 
 # A few cores: nets and steps of the small DQN.

@@ -96,12 +96,13 @@ def atari(wish: Wish) -> Experiment:
 
 def small(wish: Wish) -> Experiment:
     """Four actors and small nets for classic control, Box2D, Catch and their like."""
-    env = envs.resolve(wish.env or "CartPole-v1", wish.envs or 4)
+    env = envs.resolve(wish.env or "CartPole-v1", wish.envs or 8)
     return Experiment(
         _single_threaded(env),
         DQNConfig(**SMALL),
         Apex(
             4,
+            overlap=False,  # such envs step faster than a policy chooses
             length=10,
             sync=100,
             learner=Pace(128, ahead=2, publish=5),

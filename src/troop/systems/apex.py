@@ -34,6 +34,9 @@ class Apex:
 
     actors: int = ranged(4, low=1, high=10_000)
     """Each has as many envs as the env config says."""
+    overlap: bool = True
+    """Actors with an even number of envs step them in two halves, choosing for one while the other simulates:
+    worth it where simulating takes longer than choosing."""
     length: int = ranged(25, low=1)
     """Vector steps that an actor sends in one piece."""
     sync: int = ranged(400, low=1)
@@ -90,7 +93,7 @@ class Apex:
                 tuple(explore[i :: self.actors]),  # each actor has rungs from top to bottom
                 self.judged(experience),
                 self.renewal,
-                duet=not setting.deterministic,
+                duet=self.overlap and not setting.deterministic,
             )
             shard = replays[i % self.shards]
             program.add(f"actor{i}", Actor, build(hands, algorithm, env, plan), shard, weights, self.sync)

@@ -9,11 +9,13 @@ from toy_roles import Consumer, Counter, Idle, Inference, Judge, Neighbour, Prod
 from troop.core.engine import Saved, Until
 from troop.core.errors import TrainingFault
 from troop.core.program import Program, Schedule
-from troop.engines import Inline, Processes
+from troop.engines import Inline, Processes, Ray
+from troop.engines.on_ray_cluster import connected
 
 ENGINES = {
     "inline": Inline(threads=1, log_s=1e-9, checkpoint_s=1e9),
     "processes": Processes(threads=1, log_s=1e-9, checkpoint_s=1e9, restarts=0, step_limit_s=20),
+    "ray": Ray(threads=1, log_s=1e-9, checkpoint_s=1e9, restarts=0, step_limit_s=20),
 }
 
 
@@ -52,8 +54,18 @@ class Log:
         return self.stop_at is not None and self.steps >= self.stop_at
 
 
+@pytest.fixture(scope="module")
+def local_ray():
+    """One Ray for all tests here: starting it takes longer than each of them."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'trooprl[ray]'")
+    with connected("local", insecure=False, seconds=60, cpus=8):
+        yield
+
+
 @pytest.fixture(params=ENGINES, ids=str)
 def engine(request):
+    if request.param == "ray":
+        request.getfixturevalue("local_ray")
     before = set(os.listdir("/dev/shm"))
     yield ENGINES[request.param]
     assert set(os.listdir("/dev/shm")) <= before

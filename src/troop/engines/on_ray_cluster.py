@@ -14,7 +14,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ def connected(address: str, insecure: bool, seconds: float, cpus: float) -> Iter
     if ray.is_initialized():
         yield
         return
+    _reread()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         if address == "local":
@@ -79,6 +80,14 @@ def authenticate(address: str, insecure: bool) -> None:
     if address != "local":
         raise SetupProblem(f"No Ray token is here: {GET_TOKEN}, or say --engine.insecure.")
     os.environ["RAY_AUTH_TOKEN_PATH"] = str(_private_token())
+
+
+def _reread() -> None:
+    """Whoever imported Ray before us made it read its settings before the token was chosen."""
+    with suppress(ImportError, AttributeError):
+        from ray._raylet import Config
+
+        Config.initialize("")
 
 
 def _has_token() -> bool:

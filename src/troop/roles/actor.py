@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from troop.core.batch import Rows
@@ -56,9 +57,7 @@ class Hands:
 
     def explore(self) -> Tensor:
         """How much its rows explore, on average."""
-        return sum(
-            (c.explore.mean() for c in self.collectors), start=self.collectors[0].explore.new_zeros(())
-        ) / len(self.collectors)
+        return torch.cat([collector.explore for collector in self.collectors]).mean()
 
     def anew(self, number: int) -> None:
         """Other episodes than those this actor began with, when it joins a run that is under way."""
@@ -106,7 +105,6 @@ class Actor:
         self.hands, self.store, self.weights, self.sync = hands, store, weights, sync
         self.version, self.env_steps, self.due = -1, 0, 0
         self.fresh = True  # whether its streams must be cut before the next piece
-        self.notes: list[str] = []
         self._newest: Future[tuple[int, dict[str, Tensor]] | None] | None = None
         self._asked: deque[Future[Literal[True] | None]] = deque()
         self._wanted: Literal[True] | None = True
@@ -169,7 +167,7 @@ class Actor:
         return {"hands": self.hands.state_dict(), "counts": counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where it stood, or in new episodes, which is said in `notes`."""
+        """Go on where it stood, or in new episodes."""
         self.env_steps = int(state["counts"]["env_steps"])
         self.due = self.env_steps
         if self.hands.load_state_dict(state["hands"]):

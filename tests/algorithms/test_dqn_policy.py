@@ -79,8 +79,23 @@ def test_epsilon_runs_down_in_env_steps_and_noise_stays_on():
     assert cfg.exploration == Annealed(1.0, 0.1, 1000)
     held = cfg.exploration.at(torch.zeros(2), None, 500)
     assert held.tolist() == pytest.approx([0.55, 0.55])
-    assert DQNConfig(noisy=0.5).exploration == Annealed(1.0, 1.0, 1)
-    assert RainbowConfig().exploration == Annealed(1.0, 1.0, 1)
+    noisy = DQNConfig(noisy=0.5, epsilon_start=0.5, epsilon_end=0.0, epsilon_steps=10)
+    assert noisy.exploration == Annealed(1.5, 1.0, 10)
+    alone = RainbowConfig().exploration
+    assert alone.start == alone.end == 1.0
+
+
+def test_what_a_noisy_row_explores_beyond_one_is_its_epsilon():
+    torch.manual_seed(0)
+    policy = DQNConfig(noisy=1e-6, hidden=(8,)).policy(spec((3,)))
+    obs = {"obs": torch.zeros(4000, 3)}
+    rate = torch.cat(
+        (torch.zeros(1000), torch.ones(1000), torch.full((1000,), 1.4), torch.full((1000,), 2.0))
+    )
+    action = policy.act(obs, None, rate).action
+    best = int(action[0])
+    shares = (action.view(4, 1000) == best).float().mean(1).tolist()
+    assert shares == pytest.approx([1.0, 1.0, 0.6 + 0.4 / 4, 1 / 4], abs=0.05)
 
 
 def spec(shape, dtype=torch.float32, action=None):

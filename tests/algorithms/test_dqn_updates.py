@@ -77,13 +77,15 @@ def test_loss_priorities_and_weights_by_hand(loss):
     assert learner().update(batch()).priority is None
 
 
-def test_c51_loss_and_priority_are_the_cross_entropy():
+def test_c51_loss_is_the_cross_entropy_and_priority_the_divergence():
     weight = torch.rand(16, generator=torch.Generator().manual_seed(3))
     made, sample = learner(**C51_SMALL), batch(index=True, weight=weight)
     target, said = targets(made, sample), made.q(sample.obs["obs"]).log_softmax(-1)
     by_hand = [-sum(target[r] * said[r, sample.action[r]]).item() for r in range(16)]
+    own = [-sum(p * math.log(p) for p in target[r].tolist() if p > 0) for r in range(16)]
     outcome = made.update(sample)
-    assert outcome.priority.tolist() == pytest.approx(by_hand, abs=1e-4)
+    divergence = [x - entropy for x, entropy in zip(by_hand, own, strict=True)]
+    assert outcome.priority.tolist() == pytest.approx(divergence, abs=1e-4)
     total = sum(w * x for w, x in zip(weight.tolist(), by_hand, strict=True)) / 16
     assert float(outcome.metrics["loss/critic"]) == pytest.approx(total, rel=1e-4)
 

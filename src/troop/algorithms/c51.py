@@ -94,6 +94,11 @@ class C51(DQN):
         return categorical.project(best, moved, support)
 
     def errors(self, said: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Each row's cross entropy, which is also its priority, and the mean of its target; all [B]."""
+        """Each row's cross entropy, its divergence as priority, and the mean of its target; all [B].
+
+        The cross entropy is never below the target's own entropy, which is large where much is possible and
+        almost nothing where the world ended: by itself it would hide the ends from a prioritized replay.
+        """
         rows = categorical.cross_entropy(target, said)
-        return rows, rows.detach(), categorical.mean(target, self.policy.support)
+        divergence = (rows.detach() - categorical.entropy(target)).clamp_min_(0)  # KL(target || said)
+        return rows, divergence, categorical.mean(target, self.policy.support)

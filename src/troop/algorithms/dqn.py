@@ -43,7 +43,7 @@ class DQNConfig:
     rescale_torso: bool = True
     """Dueling only: scale the gradient into the shared layers by 1/sqrt(2)."""
     noisy: float = ranged(0.0, low=0, high=10)
-    """sigma0 of noisy layers, which explore instead of epsilon; 0 for plain layers (the paper's is 0.5)."""
+    """sigma0 of noisy layers, which explore too; 0 for plain layers (the paper's is 0.5, with no epsilon)."""
     loss: Literal["huber", "squared"] = "huber"
     target_period: int = ranged(2500, low=1)
     """Copy the online net into the target net every this many updates, where `tau` is 0."""
@@ -62,11 +62,13 @@ class DQNConfig:
     epsilon_start: float = ranged(1.0, low=0, high=1)
     epsilon_end: float = ranged(0.1, low=0, high=1)
     epsilon_steps: int = ranged(250_000, low=0)
-    """Env steps, over all envs, in which epsilon goes from start to end; no epsilon where `noisy`."""
+    """Env steps, over all envs, in which epsilon goes from start to end."""
     net: Literal["auto", "mlp", "nature", "nips", "impala", "small"] = "auto"
     """Torso for images; auto is nature from 36x36 pixels on and small below, nips the lighter one of 2013."""
     hidden: tuple[int, ...] = ranged((512,), low=1)
     """Hidden layers after the torso."""
+    layer_norm: bool = False
+    """Normalize hidden layers after the torso: steadier with small nets, batches and large steps."""
     bootstrap_at_limits: bool = True
     """A time limit is not the world's end; off only for tasks whose time limit is part of the task."""
     normalize_observations: bool = False
@@ -84,10 +86,9 @@ class DQNConfig:
 
     @property
     def exploration(self) -> Exploration:
-        """Epsilon in a line; or noise, which stays on and anneals itself."""
-        if self.noisy:
-            return Annealed(1.0, 1.0, 1)
-        return Annealed(self.epsilon_start, self.epsilon_end, self.epsilon_steps)
+        """Epsilon in a line; on top of noise, which stays on and anneals itself, where there is some."""
+        noise = 1.0 if self.noisy else 0.0
+        return Annealed(noise + self.epsilon_start, noise + self.epsilon_end, self.epsilon_steps)
 
     def refuse(self, spec: EnvSpec) -> str | None:
         """Choices only, from vectors or images [channels, height, width] of bytes or floats."""
@@ -146,6 +147,7 @@ class DQNPolicy(nn.Module):
             cfg.dueling,
             cfg.noisy,
             cfg.rescale_torso,
+            cfg.layer_norm,
         )
 
     def values(self, outputs: Tensor) -> Tensor:
@@ -167,15 +169,19 @@ class DQNPolicy(nn.Module):
 
     @torch.no_grad()
     def act(self, obs: Obs, state: State, explore: Tensor) -> Acted:
-        """Best actions; `explore` [B] is each row's epsilon, or how much of its noise a noisy row feels.
+        """Best actions but for exploration: `explore` [B] is each row's epsilon.
 
+        Of a noisy net it is how much of its noise the row feels, up to 1, and what is above 1 its epsilon.
         With the action travel its value `q` and the best action's `value`, from which actors judge surprise.
         """
         x, rows, curious = self.seen(obs), len(explore), bool(explore.any())
         noise = self.q.draw(rows) if curious else None
-        q = self(x, noise if noise is None else dimmed(noise, explore))
+        q = self(x, noise if noise is None else dimmed(noise, explore.clamp_max(1.0)))
         value, action = q.max(1)
-        if not curious or self.q.noisy:
+        if self.q.noisy:
+            explore = explore - 1.0
+            curious = curious and bool((explore > 0).any())
+        if not curious:
             return Acted(action, None, {"q": value, "value": value})
         anything = torch.randint(self.choices, (rows,), device=q.device)
         action = torch.where(torch.rand(rows, device=q.device) < explore, anything, action)

@@ -19,6 +19,8 @@ class RainbowConfig(C51Config):
     double: bool = True
     dueling: bool = True
     noisy: float = ranged(0.5, low=0, high=10)
+    epsilon_start: float = ranged(0.0, low=0, high=1)
+    epsilon_end: float = ranged(0.0, low=0, high=1)
     target_period: int = ranged(2000, low=1)
     lr: float = ranged(6.25e-5, above=0)
     eps: float = ranged(1.5e-4, above=0)

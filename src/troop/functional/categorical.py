@@ -36,6 +36,12 @@ def project(probabilities: Tensor, moved: Tensor, atoms: Tensor) -> Tensor:
     return projected[:, :atoms_count]
 
 
+def entropy(probabilities: Tensor) -> Tensor:
+    """-sum_k p_k log p_k of distributions [..., K]; 0 log 0 is 0."""
+    terms: Tensor = torch.special.xlogy(probabilities, probabilities)
+    return -terms.sum(-1)
+
+
 def cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
     """-sum_k target_k log softmax(logits)_k; [C or 1, B, K], [C, B, K] -> [C, B], in float32 always."""
     flat = target.expand_as(logits).reshape(-1, logits.shape[-1])

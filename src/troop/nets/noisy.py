@@ -55,10 +55,13 @@ class NoisyLinear(nn.Module):
 
 
 class NoisyMLP(nn.Module):
-    """Noisy linear and ReLU in turn, ending linear."""
+    """Noisy linear, LayerNorm if asked for, and ReLU in turn, ending linear."""
 
-    def __init__(self, inputs: int, hidden: Sequence[int], outputs: int, sigma0: float) -> None:
+    def __init__(
+        self, inputs: int, hidden: Sequence[int], outputs: int, sigma0: float, layer_norm: bool = False
+    ) -> None:
         super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for width in hidden) if layer_norm else None
         sizes = pairwise([inputs, *hidden, outputs])
         self.layers = nn.ModuleList(NoisyLinear(before, after, sigma0) for before, after in sizes)
 
@@ -71,7 +74,8 @@ class NoisyMLP(nn.Module):
         last = len(self.layers) - 1
         for place, layer in enumerate(self.layers):
             x = layer(x, None if noise is None else noise[place])
-            x = x.relu_() if place < last else x
+            if place < last:
+                x = (x if self.norms is None else self.norms[place](x)).relu_()
         return x
 
 

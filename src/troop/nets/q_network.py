@@ -19,7 +19,8 @@ class QNetwork(nn.Module):
 
     Images pass a torso (nets/cnn.py); then come the `hidden` layers. Dueling (Wang et al. 2016) splits at the
     last hidden layer into two streams of that width, V and A, and Q = V + A - mean_a A, atom by atom where
-    there are atoms. Noisy nets have noise in the last hidden layer and in the outputs (`sigma0` > 0).
+    there are atoms. Noisy nets have noise in the last hidden layer and in the outputs (`sigma0` > 0). With
+    `layer_norm` every hidden layer after the torso is normalized before its ReLU.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class QNetwork(nn.Module):
         dueling: bool = False,
         sigma0: float = 0.0,
         rescale: bool = True,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         self.choices, self.atoms, self.dueling, self.rescale = choices, atoms, dueling, rescale
@@ -42,13 +44,14 @@ class QNetwork(nn.Module):
             self.torso, features = torso(fitting(image) if kind == "auto" else kind, image)
         self.shared: MLP | None = None
         if (dueling or self.noisy) and len(hidden) > 1:
-            self.shared = MLP(features, hidden[:-2], hidden[-2])
+            self.shared = MLP(features, hidden[:-2], hidden[-2], layer_norm)
             features, hidden = hidden[-2], hidden[-1:]
+        self.norm = nn.LayerNorm(features) if layer_norm and self.shared is not None else None
 
         def stream(count: int) -> MLP | NoisyMLP:
             if self.noisy:
-                return NoisyMLP(features, hidden, count, sigma0)
-            return MLP(features, hidden, count)
+                return NoisyMLP(features, hidden, count, sigma0, layer_norm)
+            return MLP(features, hidden, count, layer_norm)
 
         self.advantage = stream(outputs)  # the values themselves where nothing duels
         self.value = stream(max(atoms, 1)) if dueling else None
@@ -86,4 +89,7 @@ class QNetwork(nn.Module):
             x = self.torso(x)
         elif x.dim() > 2:
             x = x.flatten(1)
-        return x if self.shared is None else self.shared(x).relu_()
+        if self.shared is None:
+            return x
+        x = self.shared(x)
+        return (x if self.norm is None else self.norm(x)).relu_()

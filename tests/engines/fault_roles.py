@@ -41,20 +41,20 @@ class Keeper:
 
 
 class Teller:
-    """Tells 1, 2, 3, ...; asks now and then; at `fault_at` does what `fault` says, once per marker file."""
+    """Tells `first` and what follows, asks now and then; fails as it is told to, once per marker file."""
 
     expendable = True
 
-    def __init__(self, keeper, fault=None, marker=None, fault_at=20, blob=0, name="teller"):
+    def __init__(self, keeper, fault=None, marker=None, fault_at=20, blob=0, name="teller", first=1):
         self.keeper, self.fault, self.marker, self.fault_at = keeper, fault, marker, fault_at
-        self.told, self.blob, self.name = 0, b"x" * blob, name
+        self.told, self.blob, self.name, self.first = 0, b"x" * blob, name, first
 
     def step(self):
         """One number."""
         self.told += 1
         if self.fault and self.told == self.fault_at:
             self._fail()
-        tell(self.keeper.add, self.told, self.blob)
+        tell(self.keeper.add, self.first + self.told - 1, self.blob)
         if self.told % 7 == 0:
             later(self.keeper.count).result()
         time.sleep(0.0005)
@@ -80,7 +80,8 @@ class Teller:
 
     def gauges(self):
         """Where it lives."""
-        return {f"pid/{self.name}": os.getpid(), f"told/{self.name}": self.told}
+        machine = float(os.environ.get("MACHINE", "0"))
+        return {f"pid/{self.name}": os.getpid(), f"told/{self.name}": self.told, f"on/{self.name}": machine}
 
     def state_dict(self):
         """Numbers told."""

@@ -1,4 +1,4 @@
-"""A run in a process of its own, to be signalled: `python launched.py PIDS`."""
+"""A run in a process of its own, to be signalled: `python launched.py PIDS spawn|forkserver|ray`."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from fault_roles import Judge, Keeper, Teller
 
 from troop.core.engine import Until
 from troop.core.program import Program, Schedule
-from troop.engines import Processes
+from troop.engines import Processes, Ray
 
 
 class Watch:
@@ -58,7 +58,8 @@ def main():
     """Run until signalled."""
     watch = Watch(sys.argv[1])
     signal.signal(signal.SIGINT, watch.on_signal)
-    engine = Processes(threads=1, log_s=0.05, start=sys.argv[2])
+    how = {"threads": 1, "log_s": 0.05}
+    engine = Ray(**how) if sys.argv[2] == "ray" else Processes(**how, start=sys.argv[2])
     result = engine.run(program(), Until(env_steps=10**9), 0, watch)
     print(result.status, watch.saved, os.getpid())
 

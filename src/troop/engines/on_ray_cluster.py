@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import logging
 import math
 import os
@@ -39,13 +40,7 @@ def connected(address: str, insecure: bool, seconds: float, cpus: float) -> Iter
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         if address == "local":
-            ray.init(
-                address="local",
-                num_cpus=math.ceil(cpus),  # hosts share the cores of this machine as processes would
-                include_dashboard=False,
-                _node_ip_address="127.0.0.1",
-                **_quiet(),
-            )
+            _start(cpus)
         else:
             _join(address, seconds)
         if threading.current_thread() is threading.main_thread():
@@ -85,9 +80,7 @@ def authenticate(address: str, insecure: bool) -> None:
 def _reread() -> None:
     """Whoever imported Ray before us made it read its settings before the token was chosen."""
     with suppress(ImportError, AttributeError):
-        from ray._raylet import Config
-
-        Config.initialize("")
+        importlib.import_module("ray._raylet").Config.initialize("")
 
 
 def _has_token() -> bool:
@@ -110,6 +103,26 @@ def _private_token() -> Path:
 def _quiet() -> dict[str, Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     return {"logging_level": logging.ERROR, "log_to_driver": False}
+
+
+def _start(cpus: float) -> None:
+    """A Ray of our own that only this machine can reach."""
+    import ray
+    from ray._private import ray_constants
+
+    # Ray turns 127.0.0.1 into an address that others can reach, unless it believes to be on a desktop.
+    before = getattr(ray_constants, "ENABLE_RAY_CLUSTER", None)
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        ray.init(
+            address="local",
+            num_cpus=math.ceil(cpus),  # hosts share the cores of this machine as processes would
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            **_quiet(),
+        )
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def _join(address: str, seconds: float) -> None:

@@ -233,15 +233,15 @@ class RayCrew:
 
     def end(self, seconds: float, at_once: Iterable[Member] = ()) -> list[str]:
         """Ask all to end; after this time, or `at_once`, they are killed. Returns the names of the late."""
-        for member in at_once:
+        strangers = [self.members[name] for name, life in self._lives.items() if not life.greeted]
+        for member in [*at_once, *strangers]:
             self.bury(member)
         for member in self.members.values():
             member.say("end")
         deadline = time.monotonic() + seconds
         while self._lives and time.monotonic() < deadline:
-            with contextlib.suppress(SetupProblem):
-                for member in self.hear(min(0.1, max(0.0, deadline - time.monotonic())), _ignore):
-                    self.bury(member)
+            for member in self.hear(min(0.1, max(0.0, deadline - time.monotonic())), _ignore):
+                self.bury(member)
         late = list(self._lives)
         for member in self.members.values():
             self.bury(member)

@@ -1,0 +1,57 @@
+"""Two machines, one of which is lost: the run goes on with what is left."""
+
+import json
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from clustered import FIRST
+from ray_nodes import PORT, Machines, why_not
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'trooprl[ray]'")
+TELLERS = ("teller0", "teller1")
+DRIVER = Path(__file__).with_name("clustered.py")
+
+
+def until(there, machines, seconds):
+    deadline = time.monotonic() + seconds
+    while not there():
+        assert machines.running[1].poll() is None or there(), machines.said(1)
+        assert time.monotonic() < deadline, machines.said(1)
+        time.sleep(0.1)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("loss", ["kill", "unplug"])
+def test_a_lost_machine_is_noticed_and_its_roles_go_on_elsewhere(loss):
+    if reason := why_not():
+        pytest.skip(reason)
+    with Machines(2) as machines:
+        folder = machines.folder
+        machines.head(f"{DRIVER} {folder} {machines.address(1)}:{PORT} 6")
+        machines.join(2)
+        (folder / "go").touch()
+        until((folder / "where").exists, machines, 60)
+        assert "2" in (folder / "where").read_text().split()
+        getattr(machines, loss)(2)
+        lost = time.monotonic()
+        until((folder / "result").exists, machines, 90)
+        took = time.monotonic() - lost
+        told = json.loads((folder / "result").read_text())
+    assert told["status"] == "stopped" and told["restarts"] >= 1, told
+    assert any("died" in note for note in told["notes"])
+    assert took < 45, told["notes"]  # Ray alone takes 65 s to see that a cable is cut
+    check_order(told)
+
+
+def check_order(told):
+    """Each teller's numbers come one by one; only a death may cut them, or begin them anew."""
+    deaths = {name: sum(f"{name} died (" in note for note in told["notes"]) for name in ("keeper", *TELLERS)}
+    assert sum(deaths.values()) >= 1
+    for name, first in zip(TELLERS, FIRST, strict=True):
+        mine = [number for number in told["kept"] if first <= number < first + 1_000_000]
+        cuts = [(a, b) for a, b in pairwise(mine) if b != a + 1]
+        again = [b for a, b in cuts if b == first]
+        assert len(again) <= deaths[name]
+        assert len(cuts) - len(again) <= deaths["keeper"] and all(b > a for a, b in cuts if b != first)

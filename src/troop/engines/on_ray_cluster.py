@@ -137,7 +137,8 @@ def _join(address: str, seconds: float) -> None:
     reason = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
     if address == "auto" and isinstance(failure, ConnectionError):
         reason = "no Ray runs on this machine; start one with `ray start --head`"
-    raise SetupProblem(f"No Ray cluster could be reached at {address}: {reason.rstrip('.')}.") from failure
+    reason = reason if reason.endswith(("?", ".")) else f"{reason}."
+    raise SetupProblem(f"No Ray cluster could be reached at {address}: {reason}") from failure
 
 
 def _knock(address: str, seconds: float) -> None:
@@ -164,5 +165,5 @@ def _within(seconds: float, act: Callable[[], object]) -> BaseException | None:
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        return TimeoutError(f"no answer for {seconds:.0f} s")
+        return TimeoutError(f"no answer for {seconds:.0f} s; is the token here the cluster's?")
     return failed[0] if failed else None

@@ -15,12 +15,12 @@ from troop.core.program import Program
 from troop.engines.codec import pack
 from troop.engines.crew import Member, Message, members
 from troop.engines.on_ray_edges import Body, body, opened
-from troop.engines.on_ray_host import RayHost
+from troop.engines.on_ray_host import CONTROL, RayHost
 from troop.engines.on_ray_placement import Places
 from troop.engines.unpacking import unpack
 from troop.engines.worker import Start
 
-CONTROL = 8  # calls of the launcher that an actor handles at once, whatever its letters do
+CALLS = 8  # calls of the launcher that an actor handles at once, whatever its letters do
 LETTERS = 10_000  # letters of all askers that may wait in one actor
 AGAIN = 0.3  # seconds before an actor that could not be reached is asked again
 REPORT = 0.25  # seconds between reports: each costs the launcher and the host about a millisecond
@@ -35,8 +35,7 @@ class Wire:
     def send(self, words: bytes | bytearray, given: Any = ()) -> None:  # noqa: ANN401
         """Say it; nobody waits for an answer."""
         self._number += 1
-        call = self._handle.obey.options(concurrency_group="control")
-        call.remote(self._number, bytes(words), given or None)
+        self._handle.obey.remote(self._number, bytes(words), given or None)
 
 
 @dataclass
@@ -72,17 +71,18 @@ class RayCrew:
         """An actor for the host; it waits for `begin` before it serves."""
         import ray
 
-        actor = ray.remote(concurrency_groups={"control": CONTROL})(RayHost).options(
+        actor = ray.remote(concurrency_groups={CONTROL: CALLS})(RayHost).options(
             max_concurrency=LETTERS,
             max_restarts=0,  # state and edges come from the launcher, so restarts do too
             **self._places.options(member.name, self._nodes.get(member.name, "")),
         )
         handle = actor.remote()
         self._count += 1
-        call = handle.hello.options(concurrency_group="control")
         now = time.monotonic()
         paths = [path for path in sys.path if path]
-        self._lives[member.name] = Life(self._count, handle, call.remote(paths, member.threads), answered=now)
+        self._lives[member.name] = Life(
+            self._count, handle, handle.hello.remote(paths, member.threads), answered=now
+        )
         member.process, member.line = handle, Wire(handle)  # type: ignore[assignment]
         member.ready = False
         member.heard = member.spawned = now
@@ -138,7 +138,7 @@ class RayCrew:
         return [self.members[name] for name in self._ends if name in self._lives]
 
     def _listen(self, life: Life) -> None:
-        life.asked = life.handle.listen.options(concurrency_group="control").remote(life.taken)
+        life.asked = life.handle.listen.remote(life.taken)
 
     def _take(self, member: Member, ref: Any, hear: Callable[[Member, Message, list[Any]], None]) -> None:  # noqa: ANN401
         import ray
@@ -192,7 +192,7 @@ class RayCrew:
             patience=self._patience,
             report_s=REPORT,
         )
-        life.handle.start.options(concurrency_group="control").remote(given, life.number)
+        life.handle.start.remote(given, life.number)
 
     def _died(self, member: Member, error: Exception) -> str:
         text = " ".join(str(error).split())
@@ -216,7 +216,7 @@ class RayCrew:
         from ray.exceptions import RayError
 
         with contextlib.suppress(RayError):
-            return str(ray.get(life.handle.stack.options(concurrency_group="control").remote(), timeout=3))
+            return str(ray.get(life.handle.stack.remote(), timeout=3))
         return ""
 
     def bury(self, member: Member) -> str:

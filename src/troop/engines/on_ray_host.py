@@ -11,7 +11,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from troop import __version__
 from troop.engines.codec import pack
@@ -24,6 +24,8 @@ POLL = 1.0  # seconds after which a launcher that listens is told that there is 
 STUFFED = 4  # messages that the launcher has not taken, from which on reports wait
 SWITCH = 0.001  # seconds a role may keep Python from the threads that receive; the default is five times that
 
+CONTROL = "control"
+Method = TypeVar("Method", bound=Callable[..., Any])
 Message = tuple[int, bytes, Body | None]
 """Number, packed words, and a state if one goes along."""
 
@@ -148,6 +150,15 @@ class RayPost:
             self.worker.obey(what, rest, None if given is None else opened(*given))
 
 
+def _controlling(method: Method) -> Method:
+    """Keep a method apart from letters, so that it is heard however many of them wait.
+
+    This is what ray.method(concurrency_group=...) does, without Ray: the page is read where there is none.
+    """
+    method.__ray_concurrency_group__ = CONTROL  # type: ignore[attr-defined]
+    return method
+
+
 class RayHost:
     """Lives until it is killed, its launcher is silent for too long, or a role of it fails."""
 
@@ -157,6 +168,7 @@ class RayHost:
         self._life: threading.Thread | None = None
         self._bell = asyncio.Event()
 
+    @_controlling
     async def hello(self, paths: list[str], threads: int) -> tuple[str, str, int, str]:
         """Prepare for roles; version of troop, Ray's id of the node, process, way of authentication."""
         import ray
@@ -171,6 +183,7 @@ class RayHost:
         node = ray.get_runtime_context().get_node_id()
         return __version__, node, os.getpid(), os.environ.get("RAY_AUTH_MODE", "")
 
+    @_controlling
     async def start(self, start: Start, life: int) -> None:
         """Let the roles live."""
         self._post.open(start, life)
@@ -209,10 +222,12 @@ class RayHost:
         self._post.put("letter", asker, life, settled, letter)
         return await letter
 
+    @_controlling
     async def obey(self, number: int, words: bytes, given: Any) -> None:  # noqa: ANN401
         """Something the launcher says."""
         self._post.put("order", number, words, given)
 
+    @_controlling
     async def listen(self, taken: int) -> list[Message]:
         """What the host has to say, waited for a while; messages up to `taken` have arrived."""
         self._heard = time.monotonic()
@@ -228,6 +243,7 @@ class RayHost:
                 return []
         return list(said)
 
+    @_controlling
     async def stack(self) -> str:
         """Where the roles' thread is."""
         frame = sys._current_frames().get(self._life.ident or 0) if self._life is not None else None

@@ -45,6 +45,7 @@ def test_who_draws_a_noise_gets_a_ramp_and_who_holds_still_keeps_it():
     assert rates(Drawn(0.3, 0.3), 3, 0.4, 7.0) == pytest.approx([0.3] * 3)
     assert rates(Annealed(1.0, 1.0, 1), 2, 0.4, 7.0) == [1.0, 1.0]
     assert rates(Annealed(1.0, 0.1, 100), 4, 0.4, 7.0) == ladder(4)
+    assert rates(Annealed(2.0, 1.02, 100), 4, 0.4, 7.0) == [1 + x for x in ladder(4)]
     assert ramp(1, 0.0, 1.0) == [0.5]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -42,7 +43,10 @@ def rates(exploration: Exploration, rows: int, epsilon: float, alpha: float) -> 
     if isinstance(exploration, Drawn):
         return ramp(rows, exploration.low, exploration.high)
     if isinstance(exploration, Annealed) and exploration.start != exploration.end:
-        return ladder(rows, epsilon, alpha)
+        noise = math.floor(
+            exploration.end
+        )  # noisy nets count from 1 on: their noise stays, epsilon comes on top
+        return [noise + rung for rung in ladder(rows, epsilon, alpha)]
     return exploration.begin(rows, torch.device("cpu")).tolist()
 
 

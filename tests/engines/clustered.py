@@ -61,10 +61,8 @@ def program():
     return made
 
 
-def main():
-    """Run until a machine was lost and all go on."""
-    folder, address, lost = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
-    watch = Watch(folder)
+def run(address, lost, watch):
+    """Run until a machine was lost and all go on; leaves a result in the watch's folder."""
     # A machine of five CPUs has room for one teller only.
     pace = {"threads": 1, "log_s": 0.05, "checkpoint_s": 2, "lost_limit_s": lost}
     engine = Ray(address, cpus=("teller0=3", "teller1=3"), strategy="spread", **pace)
@@ -80,8 +78,8 @@ def main():
         raise
     finally:
         told |= {"notes": watch.notes, "kept": watch.saves[-1]["keeper.kept"] if watch.saves else []}
-        (folder / "result").write_text(json.dumps(told))
+        (watch.folder / "result").write_text(json.dumps(told))
 
 
 if __name__ == "__main__":
-    main()
+    run(sys.argv[2], float(sys.argv[3]), Watch(Path(sys.argv[1])))

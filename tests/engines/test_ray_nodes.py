@@ -1,6 +1,9 @@
 """Two machines, one of which is lost: the run goes on with what is left."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -42,6 +45,45 @@ def test_a_lost_machine_is_noticed_and_its_roles_go_on_elsewhere(loss):
     assert told["status"] == "stopped" and told["restarts"] >= 1, told
     assert any("died" in note for note in told["notes"])
     assert took < 45, told["notes"]  # Ray alone takes 65 s to see that a cable is cut
+    check_order(told)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(not os.environ.get("TROOP_LONG_TESTS"), reason="takes minutes; set TROOP_LONG_TESTS=1")
+def test_apex_learns_across_machines_and_survives_the_loss_of_one():
+    if reason := why_not():
+        pytest.skip(reason)
+    with Machines(2) as machines:
+        folder = machines.folder
+        machines.head(f"{DRIVER.with_name('clustered_apex.py')} {folder} {machines.address(1)}:{PORT} 8")
+        machines.join(2)
+        (folder / "go").touch()
+        metrics, summary = folder / "run" / "metrics.jsonl", folder / "run" / "summary.json"
+        until(lambda: metrics.exists() and steps(metrics) > 10_000, machines, 120)
+        machines.kill(2)
+        until(lambda: machines.running[1].poll() is not None, machines, 300)
+        told = json.loads(summary.read_text())
+    print(told)
+    assert told["status"] == "done" and told["restarts"] >= 1
+    assert told["target_reached_s"] is not None
+
+
+def steps(metrics):
+    """Env steps in the newest whole line."""
+    lines = [json.loads(line) for line in metrics.read_text().splitlines(keepends=True) if line[-1] == "\n"]
+    return max([line.get("env_steps", 0) for line in lines], default=0)
+
+
+@pytest.mark.timeout(120)
+def test_a_lost_node_of_a_pretended_cluster(tmp_path):
+    """Where namespaces are not permitted: Ray's own make-believe, all nodes at one address."""
+    if why_not() is None:
+        pytest.skip("covered by machines of their own")
+    code = f"import clustered_fake; clustered_fake.main({str(tmp_path)!r})"
+    environ = {"PYTHONPATH": str(DRIVER.parent), "RAY_USAGE_STATS_ENABLED": "0"}
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=110, env=os.environ | environ)
+    told = json.loads((tmp_path / "result").read_text())
+    assert told["status"] == "stopped" and told["restarts"] >= 1, told
     check_order(told)
 
 

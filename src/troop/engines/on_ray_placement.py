@@ -44,9 +44,14 @@ def wishes(given: tuple[str, ...], flag: str, resource: str = "") -> list[Wish]:
     return found
 
 
+def role_of(host: str) -> str:
+    """`actor` of `actor/3` and of `actor3`."""
+    return host.split("/")[0].rstrip("0123456789") or host
+
+
 def bundles(members: Mapping[str, Member], wanted: list[Wish]) -> dict[str, dict[str, float]]:
     """Resources of each host; BadInput if a wish names a role that no host has."""
-    roles = {name.split("/")[0] for name in members} | set(members)
+    roles = {role_of(name) for name in members} | set(members)
     for wish in wanted:
         if wish.role and wish.role not in roles:
             near = nearest(wish.role, roles, 1)
@@ -57,7 +62,7 @@ def bundles(members: Mapping[str, Member], wanted: list[Wish]) -> dict[str, dict
         steps = may_step(member)
         mine = {"CPU": 1.0 if steps else LEAST}
         # The more a wish says, the later it is heard: first those for all, then roles, then single hosts.
-        for chosen in ("", name.split("/")[0], name):
+        for chosen in dict.fromkeys(("", role_of(name), name)):
             for wish in wanted:
                 if wish.role == chosen and (wish.role or steps):
                     mine[wish.resource] = wish.amount
@@ -74,6 +79,7 @@ class Places:
     strategy: str
     group: Any = None
     lost: set[str] = field(default_factory=set)  # nodes that do not answer
+    moved: int = 0  # hosts that had to go elsewhere
 
     def reserve(self, seconds: float) -> None:
         """Reserve all at once; SetupProblem if the cluster has no room within this time."""
@@ -115,11 +121,15 @@ class Places:
             return {"num_cpus": cpus, "num_gpus": gpus, "resources": want, "scheduling_strategy": place}
         # Its bundle is gone with its node, and Ray may take a minute to see that. What is left of the
         # cluster may be full, so the host goes without CPUs of its own rather than nowhere.
+        # A byte of memory, because Ray starts what wants nothing anywhere, be it on the node that is lost.
+        least = {"num_cpus": 0, "memory": 1}
         if gpus or want or not good:
-            return {"num_cpus": 0, "num_gpus": gpus, "resources": want, "scheduling_strategy": "SPREAD"}
+            return least | {"num_gpus": gpus, "resources": want, "scheduling_strategy": "SPREAD"}
         here = ray.get_runtime_context().get_node_id()
-        chosen = NodeAffinitySchedulingStrategy(node_id=here if here in good else good[0], soft=True)
-        return {"num_cpus": 0, "scheduling_strategy": chosen}
+        good.sort(key=lambda found: found != here)
+        chosen = NodeAffinitySchedulingStrategy(node_id=good[self.moved % len(good)], soft=True)
+        self.moved += 1
+        return least | {"scheduling_strategy": chosen}
 
     def release(self) -> None:
         """Give everything back."""

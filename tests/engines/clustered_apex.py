@@ -19,7 +19,7 @@ def main():
         system=dataclasses.replace(small.system, actors=2),
         # A machine of five CPUs has room for one actor only.
         engine=Ray(address, cpus=("actor=3",), threads=1, checkpoint_s=10, lost_limit_s=lost),
-        until=Until(target=150.0, minutes=4),
+        until=Until(target=150.0, minutes=5),
         evaluation=dataclasses.replace(small.evaluation, seconds=5.0),
     )
     run.run(folder / "run", quiet=True)

@@ -48,7 +48,7 @@ def test_a_lost_machine_is_noticed_and_its_roles_go_on_elsewhere(loss):
     check_order(told)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(not os.environ.get("TROOP_LONG_TESTS"), reason="takes minutes; set TROOP_LONG_TESTS=1")
 def test_apex_learns_across_machines_and_survives_the_loss_of_one():
     if reason := why_not():
@@ -59,9 +59,9 @@ def test_apex_learns_across_machines_and_survives_the_loss_of_one():
         machines.join(2)
         (folder / "go").touch()
         metrics, summary = folder / "run" / "metrics.jsonl", folder / "run" / "summary.json"
-        until(lambda: metrics.exists() and steps(metrics) > 10_000, machines, 120)
+        until(lambda: metrics.exists() and steps(metrics) > 1_500, machines, 200)
         machines.kill(2)
-        until(lambda: machines.running[1].poll() is not None, machines, 300)
+        until(lambda: machines.running[1].poll() is not None, machines, 360)
         told = json.loads(summary.read_text())
     print(told)
     assert told["status"] == "done" and told["restarts"] >= 1

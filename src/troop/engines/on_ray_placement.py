@@ -31,13 +31,13 @@ def wishes(given: tuple[str, ...], flag: str, resource: str = "") -> list[Wish]:
         role, equals, number = text.rpartition("=")
         named = resource
         if not resource:
-            role, colon, named = role.partition(":")
-            equals = equals and colon and named
+            role, _, named = role.partition(":")
         try:
             amount = float(number)
         except ValueError:
             amount = -1.0
-        if not (0 <= amount < math.inf) or (role and not equals) or (not resource and not (role and named)):
+        whole = bool(role) == bool(equals) if resource else bool(role and named)
+        if not (whole and 0 <= amount < math.inf):
             form = "role=2 or 2" if resource else "role:resource=2"
             raise BadInput(f"--engine.{flag} is {text!r}; it must look like {form}.")
         found.append(Wish(role, named, amount))

@@ -75,6 +75,17 @@ SMALL_ATOMS = SMALL | {"normalize_rewards": True}
 # Noise alone lets CartPole drift off its track for good: some epsilon at first.
 SMALL_RAINBOW = SMALL_ATOMS | {"epsilon_start": 1.0}
 
+# Where rewards are large and episodes long: wider nets, smaller steps, slower targets, longer exploration.
+SMALL_FAMILY: dict[str, dict[str, Any]] = {
+    "box2d": {
+        "hidden": (256, 256),
+        "lr": 5e-4,
+        "tau": 0.005,
+        "epsilon_end": 0.05,
+        "epsilon_steps": 20_000,
+    }
+}
+
 PAPERS = {
     "dqn": Paper(DQNConfig, DQN, SMALL),
     "double-dqn": Paper(DQNConfig, DOUBLE, SMALL | {"double": True}),
@@ -115,14 +126,15 @@ def atari(name: str, wish: Wish) -> Experiment:
 def small(name: str, wish: Wish) -> Experiment:
     """Small nets for classic control, Box2D, Catch and their like."""
     paper = PAPERS[name]
-    env = _env(wish, "CartPole-v1", 8)
+    env_id = wish.env or "CartPole-v1"
+    env = envs.resolve(env_id, wish.envs or 8)
     learning = max(1, cores() // 2)
     if isinstance(env, envs.EnvPool):
         env = dataclasses.replace(env, threads=max(1, cores() - learning))
     priority = dataclasses.replace(paper.priority, beta_batches=50_000) if paper.priority.alpha else UNIFORM
     return Experiment(
         env,
-        paper.kind(**paper.small),
+        paper.kind(**paper.small | SMALL_FAMILY.get(envs.family(env_id), {})),
         Sync(
             Rhythm(128, max(1, env.envs // 2), overlap=True),
             100_000,

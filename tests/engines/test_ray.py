@@ -12,6 +12,7 @@ import pytest
 from fault_roles import Broken, Keeper, Teller
 from fault_watch import Log, alive, troop
 
+from troop import __version__ as troop_version
 from troop.core.engine import Until
 from troop.core.errors import BadInput, SetupProblem, TrainingFault
 from troop.core.program import Program
@@ -157,9 +158,18 @@ def test_bad_input_is_refused_before_anything_starts(flags, said):
 
 
 def test_a_node_with_another_version_is_refused_with_both(pids, monkeypatch):
-    monkeypatch.setattr(on_ray_crew, "__version__", "9.9.9")
+    monkeypatch.setattr(on_ray_crew, "VERSION", "9.9.9")
     with pytest.raises(SetupProblem, match=r"127\.0\.0\.1 has troop [\d.]+ and this one 9\.9\.9"):
         Ray(**ENGINE).run(troop(), Until(env_steps=10), 0, Log(pids))
+
+
+def test_a_node_without_token_authentication_is_refused(local_ray):
+    import ray
+
+    crew = on_ray_crew.RayCrew(troop(), 0, 1, 1.0)
+    crew.settle(None, 1.0, secure=True)
+    with pytest.raises(SetupProblem, match=r"runs Ray without token authentication.*--engine.insecure"):
+        crew._greet(crew.members["keeper"], None, troop_version, ray.nodes()[0]["NodeID"], 1, "disabled")
 
 
 REFUSED = """

@@ -13,18 +13,9 @@ from troop.core.program import Program
 from troop.engines.codec import pack
 from troop.engines.crew import members
 from troop.engines.letters import CALL, TELL
-from troop.engines.on_ray_edges import (
-    LETTERS,
-    PAUSE,
-    RayAnswers,
-    RayAsking,
-    RayLetter,
-    RayServing,
-    Replaced,
-    body,
-    opened,
-)
+from troop.engines.on_ray_asking import LETTERS, PAUSE, RayAsking, Replaced, body, opened
 from troop.engines.on_ray_placement import LEAST, bundles, role_of, wishes
+from troop.engines.on_ray_serving import RayAnswers, RayLetter, RayServing
 
 
 def letter(order, kind=TELL, said="x"):

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from troop import __version__
 from troop.core.errors import SetupProblem
 from troop.core.program import Program
 from troop.engines.codec import pack
 from troop.engines.crew import Member, Message, members
-from troop.engines.on_ray_edges import Body, body, opened
-from troop.engines.on_ray_host import CONTROL, RayHost
+from troop.engines.on_ray_asking import Body, body, opened
+from troop.engines.on_ray_host import CONTROL, VERSION, RayHost
 from troop.engines.on_ray_placement import Places
 from troop.engines.unpacking import unpack
 from troop.engines.worker import Start
@@ -171,9 +170,9 @@ class RayCrew:
     def _greet(self, member: Member, life: Life, version: str, node: str, pid: int, mode: str) -> None:
         """See that the node is one of ours, then let the host build its roles there."""
         where = _address(node)
-        if version != __version__:
+        if version != VERSION:
             raise SetupProblem(
-                f"The node {where} has troop {version} and this one {__version__}; install the same on both."
+                f"The node {where} has troop {version} and this one {VERSION}; install the same on both."
             )
         if self._secure and mode.lower() != "token":
             raise SetupProblem(

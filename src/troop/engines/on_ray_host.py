@@ -8,146 +8,20 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from troop import __version__
-from troop.engines.codec import pack
 from troop.engines.machine import keep_pages
-from troop.engines.on_ray_edges import Body, RayAnswers, RayAsking, RayLetter, RayServing, body, opened
-from troop.engines.unpacking import unpack
-from troop.engines.worker import LONG, Ended, Start, Worker
+from troop.engines.on_ray_post import Message, RayPost
+from troop.engines.on_ray_serving import RayLetter
+from troop.engines.worker import Ended, Start, Worker
 
 POLL = 1.0  # seconds after which a launcher that listens is told that there is nothing new
-STUFFED = 4  # messages that the launcher has not taken, from which on reports wait
 SWITCH = 0.001  # seconds a role may keep Python from the threads that receive; the default is five times that
 
 CONTROL = "control"
+VERSION: str = sys.modules["troop"].__version__  # the package is loaded before its parts
 Method = TypeVar("Method", bound=Callable[..., Any])
-Message = tuple[int, bytes, Body | None]
-"""Number, packed words, and a state if one goes along."""
-
-
-class RayPost:
-    """All that comes to a host, in one queue, and all that it has to say to its launcher."""
-
-    worker: Worker
-
-    def __init__(self) -> None:
-        self._events: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
-        self._asking: dict[str, RayAsking] = {}
-        self._serving: dict[str, RayServing] = {}
-        self._orders: dict[int, tuple[bytes, Any]] = {}  # of the launcher, come before their turn
-        self._obeyed = self._numbered = 0
-        self.edges: list[RayServing] = []
-        self.answers = RayAnswers()
-        self.said: deque[Message] = deque()  # what the launcher has not taken yet
-        self.spoke: Callable[[], object] = lambda: None  # is told when there is something to hear
-
-    def open(self, start: Start, life: int) -> None:
-        """Make the ends of all edges."""
-        me = (start.host, life)
-        for name in dict.fromkeys(start.elsewhere.values()):
-            self._asking[name] = RayAsking(name, me, self, start.mailbox)
-        self._serving = {name: RayServing(name) for name in start.askers}
-        self.edges = list(self._serving.values())
-
-    def bind(self, worker: Worker) -> None:
-        """Whom to tell what the launcher says."""
-        self.worker = worker
-
-    def asking(self, host: str) -> RayAsking:
-        """The asker's end of the edge to a host."""
-        return self._asking[host]
-
-    @property
-    def expecting(self) -> bool:
-        """Whether answers are under way."""
-        return any(edge.expecting for edge in self._asking.values())
-
-    @property
-    def stuffed(self) -> bool:
-        """Whether the launcher has not taken what was said."""
-        return len(self.said) >= STUFFED
-
-    def queue(self) -> tuple[int, int]:
-        """Letters and bytes that wait here."""
-        letters = [letter for edge in self.edges for letter in edge.inbox]
-        return len(letters), sum(letter.size for letter in letters)
-
-    def say(self, what: str, *rest: Any, state: dict[str, Any] | None = None) -> None:  # noqa: ANN401
-        """Tell the launcher; never waits."""
-        self._numbered += 1
-        given = None if state is None else body(pack(state))
-        self.said.append((self._numbered, bytes(pack((what, *rest)).meta), given))
-        self.spoke()
-
-    def drain(self, seconds: float) -> None:
-        """See that what was said is taken."""
-        deadline = time.monotonic() + seconds
-        while self.said and time.monotonic() < deadline:
-            time.sleep(0.01)
-
-    def put(self, *event: Any) -> None:  # noqa: ANN401
-        """Remember for the role's thread; may be called from any."""
-        self._events.put(event)
-
-    def put_later(self, seconds: float, *event: Any) -> None:  # noqa: ANN401
-        """The same, after a while."""
-        timer = threading.Timer(seconds, self._events.put, (event,))
-        timer.daemon = True
-        timer.start()
-
-    def receive(self, seconds: float) -> bool:
-        """Take in what comes within this time; whether it is worth acting on."""
-        waiting = any(edge.inbox for edge in self.edges)  # came while a role waited for an answer
-        return self._next(0.0 if waiting else seconds) or waiting
-
-    def look(self) -> None:
-        """Take in what has come by now."""
-        self._next(0.0)
-
-    def wait(self, done: Callable[[], bool], why: str, full: bool = False) -> None:
-        """Wait until `done()`; letters that come meanwhile are served later."""
-        began = time.perf_counter()
-        while not done():
-            self._next(LONG)
-            self.worker.waited(why, began)
-        self.worker.meter.away(time.perf_counter() - began, full)
-
-    def _next(self, seconds: float) -> bool:
-        useful = False
-        try:
-            event = self._events.get(timeout=seconds) if seconds > 0 else self._events.get_nowait()
-            while True:
-                useful |= self._take(*event)
-                event = self._events.get_nowait()
-        except Empty:
-            return useful
-
-    def _take(self, what: Any, *rest: Any) -> bool:  # noqa: ANN401
-        if isinstance(what, RayAsking):
-            return what.came(*rest)
-        if what == "letter":
-            asker, life, settled, letter = rest
-            self._serving[asker].take(life, settled, letter)
-            return True
-        number, words, given = rest
-        if number > self._obeyed:
-            self._orders[number] = (words, given)
-        while (order := self._orders.pop(self._obeyed + 1, None)) is not None:
-            self._obeyed += 1
-            self._obey(*order)
-        return True
-
-    def _obey(self, words: bytes, given: Any) -> None:  # noqa: ANN401
-        what, *rest = unpack(words)
-        if what == "attach":
-            self._asking[rest[0]].attach(given[0])
-        else:
-            self.worker.obey(what, rest, None if given is None else opened(*given))
 
 
 def _controlling(method: Method) -> Method:
@@ -181,7 +55,7 @@ class RayHost:
         sys.setswitchinterval(SWITCH)
         keep_pages()
         node = ray.get_runtime_context().get_node_id()
-        return __version__, node, os.getpid(), os.environ.get("RAY_AUTH_MODE", "")
+        return VERSION, node, os.getpid(), os.environ.get("RAY_AUTH_MODE", "")
 
     @_controlling
     async def start(self, start: Start, life: int) -> None:

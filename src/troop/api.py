@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from troop import engines
 from troop.core.config import nearest
 from troop.core.engine import Until
 from troop.core.env import OBS, Continuous, EnvConfig
@@ -23,13 +24,26 @@ from troop.runs.checkpoint import load_part
 from troop.runs.directory import RunDirectory, default_path
 from troop.runs.summary import Summary
 
+ENGINES = {"inline": engines.Inline, "processes": engines.Processes, "ray": engines.Ray}
+
 
 def experiment(
-    recipe: str, env: str | None = None, envs: int | None = None, device: str = "cpu"
+    recipe: str,
+    env: str | None = None,
+    envs: int | None = None,
+    device: str = "cpu",
+    engine: str | None = None,
 ) -> Experiment:
     """The experiment a recipe makes of an env, to look at or to change with dataclasses.replace."""
     check_device(device)
-    return find(recipe).make(Wish(env, envs, device))
+    if engine is not None and engine not in ENGINES:
+        near = nearest(engine, ENGINES, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else "; it must be inline, processes or ray."
+        raise BadInput(f"--engine is {engine!r}{hint}")
+    made = find(recipe).make(Wish(env, envs, device))
+    if engine is None or isinstance(made.engine, ENGINES[engine]):
+        return made
+    return dataclasses.replace(made, engine=ENGINES[engine]())
 
 
 def train(
@@ -38,6 +52,7 @@ def train(
     *,
     envs: int | None = None,
     device: str = "cpu",
+    engine: str | None = None,
     seed: int = 1,
     minutes: float | None = None,
     env_steps: int | None = None,
@@ -50,7 +65,7 @@ def train(
 
     A run ends at the first of `minutes` of training, `env_steps`, or an evaluation of at least `target`.
     """
-    made = experiment(recipe, env, envs, device)
+    made = experiment(recipe, env, envs, device, engine)
     for name, value in fields.items():
         made = _with(made, name.split("__"), value)
     made = dataclasses.replace(made, seed=seed, until=until(made.until, minutes, env_steps, target))

@@ -47,6 +47,7 @@ KINDS: dict[str, type] = {
         Outliers,
         engines.Inline,
         engines.Processes,
+        engines.Ray,
         Until,
         Evaluation,
     )
@@ -55,7 +56,7 @@ EXPECTED: dict[str, Any] = {
     "env": (envs.EnvPool, envs.Gymnasium, envs.Toy),
     "algorithm": (algorithms.FastTD3Config, algorithms.DQNConfig),
     "system": (systems.Sync, systems.Apex),
-    "engine": (engines.Inline, engines.Processes),
+    "engine": (engines.Inline, engines.Processes, engines.Ray),
     "until": Until,
     "evaluation": Evaluation,
     "seed": int,

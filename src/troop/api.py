@@ -13,11 +13,12 @@ from torch import Tensor
 
 from troop import engines
 from troop.core.config import nearest
+from troop.core.devices import check_device
 from troop.core.engine import Until
 from troop.core.env import OBS, Continuous, EnvConfig
 from troop.core.errors import BadInput
 from troop.core.program import derived
-from troop.experiment import Experiment, check_device
+from troop.experiment import Experiment
 from troop.recipes import Wish, find
 from troop.roles.evaluator import first_episodes
 from troop.runs.checkpoint import load_part

@@ -13,6 +13,7 @@ import torch
 
 from troop import algorithms, engines, envs, systems
 from troop.core.config import check, decode, encode
+from troop.core.devices import check_device
 from troop.core.engine import Counters, Engine, Result, Saved, Until
 from troop.core.env import EnvConfig
 from troop.core.errors import BadInput, SetupProblem, TrainingFault, TroopError
@@ -182,22 +183,6 @@ def _told(error: Exception, path: Path) -> TroopError:
         f"{type(error).__name__}: {reason[0] if reason else 'no message'} ({Path(where.filename).name}, line "
         f"{where.lineno}); the traceback is in {path / 'error.txt'}."
     )
-
-
-def check_device(device: str) -> None:
-    """Raise BadInput if torch cannot use it here."""
-    try:
-        kind = torch.device(device)
-    except RuntimeError as error:
-        raise BadInput(f"--device is {device!r}; it must be cpu, cuda or cuda:N.") from error
-    if kind.type == "cuda" and (
-        not torch.cuda.is_available() or (kind.index or 0) >= torch.cuda.device_count()
-    ):
-        raise BadInput(
-            f"--device is {device!r} but torch sees {torch.cuda.device_count()} CUDA devices; use cpu."
-        )
-    if kind.type not in ("cpu", "cuda"):
-        raise BadInput(f"--device is {device!r}; it must be cpu, cuda or cuda:N.")
 
 
 def bf16_units(device: str) -> bool:

@@ -31,6 +31,7 @@ FREE = {
     "cli",
     "recipes",
     "bench",
+    "compare",
     "experiment",
     "recording",
     "api",

@@ -13,6 +13,7 @@ from troop.core.errors import BadInput, TroopError
 VERBS = {
     "train": "train a recipe on an env",
     "resume": "go on with a run that was stopped",
+    "compare": "which of some recipes is fastest for an env on this machine",
     "eval": "returns of a trained policy",
     "play": "film a trained policy",
     "envs": "list envs",
@@ -33,6 +34,7 @@ First steps:
   troop eval runs/first --episodes 32
   troop play runs/first --video first.mp4
   troop train fasttd3 --help        every setting, as a flag
+  troop compare fasttd3 td3 --env Pendulum-v1 --minutes 2 --run runs/which
 
 Exit codes: 0 done, 2 bad input, 3 stopped but resumable, 4 training fault, 5 set-up problem.
 """

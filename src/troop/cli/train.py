@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from troop.cli.parse import configured, say, unknown, value_after
 from troop.core.errors import BadInput
+
+if TYPE_CHECKING:
+    from troop.experiment import Experiment
 
 USAGE = """\
 usage: troop train RECIPE [--env ID] [--envs N] [--minutes M | --env-steps N] [--target RETURN]
@@ -37,13 +40,21 @@ def run(argv: list[str]) -> int:
     if not argv or (argv[0].startswith("-") and any(word in ("-h", "--help") for word in argv)):
         say(USAGE)
         return 0
+    from troop.runs.directory import default_path
+
+    made, path = wanted(argv)
+    path = path or default_path(made.recipe, made.env.id, made.seed)
+    return finished(made.run(path), path)
+
+
+def wanted(argv: list[str]) -> tuple[Experiment, Path | None]:
+    """The experiment that `troop train ARGV` runs, and where, if that was said."""
     env, rest = value_after("--env", argv)
     envs, rest = value_after("--envs", rest)
     engine, rest = value_after("--engine", rest)
     device, rest = value_after("--device", rest)
     name, rest = _recipe_name(rest)
     from troop import api
-    from troop.runs.directory import default_path
 
     made = api.experiment(name, env, _whole("--envs", envs), device or "cpu", engine)
     chosen = _chosen(made, rest, f"troop train {name}")
@@ -52,8 +63,7 @@ def run(argv: list[str]) -> int:
     made = dataclasses.replace(
         made, seed=chosen.seed, deterministic=chosen.deterministic, until=until, **parts
     )
-    path = chosen.run if chosen.run is not None else default_path(name, made.env.id, made.seed)
-    return finished(made.run(path), path)
+    return made, chosen.run
 
 
 PARTS = ("env", "algorithm", "system", "evaluation", "engine")

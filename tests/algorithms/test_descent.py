@@ -7,7 +7,7 @@ from small import PLAIN, batch, differing, learner, weights
 
 
 def rates(made):
-    return [d.optimizer.param_groups[0]["lr"] for d in (made.critic_descent, made.policy_descent)]
+    return [d.optimizer.param_groups[0]["lr"] for d in (made.critic_half.descent, made.policy_half.descent)]
 
 
 def cosine(lr, end, done):
@@ -54,7 +54,7 @@ def norm(module):
 def test_gradients_are_clipped_to_the_norm_or_not_at_all():
     free, clipped = learner(**PLAIN), learner(max_grad_norm=0.01, **PLAIN)
     for made in (free, clipped):
-        made.update_critic(batch())
+        made.critic_half.descend(batch())
     assert norm(free.critic) > 0.1
     assert norm(clipped.critic) == pytest.approx(0.01, rel=1e-3)
     ratio = norm(clipped.critic) / norm(free.critic)
@@ -68,7 +68,7 @@ def test_weights_decay_as_adamw_says():
     before = weights(made.critic)
     for one in (made, plain):
         torch.manual_seed(0)
-        one.update_critic(batch())
+        one.critic_half.descend(batch())
     assert torch.allclose(weights(made.critic), weights(plain.critic) - 0.1 * 0.5 * before, atol=1e-6)
 
 
@@ -82,17 +82,17 @@ def test_a_loss_that_is_nan_changes_no_weight_moment_or_step(spoil, settings):
         made.update(batch(seed=update))
     bad = batch(seed=5)
     (bad.reward if spoil == "reward" else bad.obs["obs"])[0] = math.nan
-    before = copy.deepcopy(made.critic_descent.state_dict()), weights(made.critic)
-    outcome = made.update_critic(bad)
-    after = made.critic_descent.state_dict()
+    before = copy.deepcopy(made.critic_half.descent.state_dict()), weights(made.critic)
+    outcome = made.critic_half.descend(bad)
+    after = made.critic_half.descent.state_dict()
     assert outcome.metrics["count/skipped_updates"] == 1 and after["skipped_in_row"] == 1
     assert torch.equal(before[1], weights(made.critic))
     assert differing(before[0]["moments"], after["moments"]) == []
     if spoil == "obs":
-        before = copy.deepcopy(made.policy_descent.state_dict()), weights(made.policy.actor)
-        assert made.update_policy(bad).metrics["count/skipped_updates"] == 1
+        before = copy.deepcopy(made.policy_half.descent.state_dict()), weights(made.policy.actor)
+        assert made.policy_half.climb(bad.obs).metrics["count/skipped_updates"] == 1
         assert torch.equal(before[1], weights(made.policy.actor))
-        assert differing(before[0]["moments"], made.policy_descent.state_dict()["moments"]) == []
+        assert differing(before[0]["moments"], made.policy_half.descent.state_dict()["moments"]) == []
     assert torch.isfinite(weights(made.policy.actor)).all()
     assert all(torch.isfinite(x).all() for x in made.policy.normalizer.state_dict().values())
     sound = made.update(batch(seed=6))

@@ -2,7 +2,7 @@ import pytest
 import torch
 from small import PLAIN, batch, learner
 
-from troop.algorithms.fast_td3 import lower
+from troop.algorithms.halves import lower
 from troop.functional import categorical
 
 
@@ -10,12 +10,12 @@ def candidates(made, sample):
     """Each target critic's own projected distribution, [C, B, K]."""
     action = made.policy.actor(sample.next_obs["obs"])
     rows = made.target_critic(sample.next_obs["obs"], action).softmax(-1)
-    moved = categorical.shift(sample.reward, sample.discount, made.atoms)
-    return torch.stack([categorical.project(p, moved, made.atoms) for p in rows])
+    moved = categorical.shift(sample.reward, sample.discount, made.critic_half.atoms)
+    return torch.stack([categorical.project(p, moved, made.critic_half.atoms) for p in rows])
 
 
 def target(made, sample):
-    return made.target(sample, sample.next_obs["obs"])
+    return made.critic_half.target(sample, sample.next_obs["obs"])
 
 
 def test_clipped_double_q_selects_the_whole_distribution_with_the_lower_mean():
@@ -25,11 +25,11 @@ def test_clipped_double_q_selects_the_whole_distribution_with_the_lower_mean():
     chosen = set()
     for row in range(64):
         one, other = (
-            sum(p * z for p, z in zip(c[row].tolist(), made.atoms.tolist(), strict=True))
+            sum(p * z for p, z in zip(c[row].tolist(), made.critic_half.atoms.tolist(), strict=True))
             for c in (first, second)
         )
         assert torch.allclose(found[0, row], (first if one < other else second)[row], atol=1e-6)
-        assert categorical.mean(found[0, row], made.atoms).item() <= min(one, other) + 1e-4
+        assert categorical.mean(found[0, row], made.critic_half.atoms).item() <= min(one, other) + 1e-4
         chosen.add(one < other)
     assert chosen == {True, False}
 
@@ -124,7 +124,8 @@ def test_privileged_columns_reach_the_critic_and_not_the_action():
     acted = [made.policy.act(b.obs, None, still).action for b in (one, other)]
     assert torch.equal(*acted)
     seen = [torch.cat((b.next_obs["obs"], b.next_obs["privileged"]), -1) for b in (one, other)]
-    assert not torch.allclose(made.target(one, seen[0]), made.target(other, seen[1]), atol=1e-4)
-    losses = [made.update_critic(b).metrics["loss/critic"] for b in (one, other)]
+    found = [made.critic_half.target(b, x) for b, x in zip((one, other), seen, strict=True)]
+    assert not torch.allclose(*found, atol=1e-4)
+    losses = [made.critic_half.descend(b).metrics["loss/critic"] for b in (one, other)]
     assert losses[0] != losses[1]
     assert made.policy.normalizer.mean.shape == (5,)

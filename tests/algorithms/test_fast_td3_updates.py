@@ -42,7 +42,7 @@ def test_ddpg_by_hand(critics, atoms):
         sample = batch(seed=update)
         obs, next_obs = sample.obs["obs"], sample.next_obs["obs"]
         if atoms:
-            target = made.target(sample, next_obs)  # the projection has its own tests
+            target = made.critic_half.target(sample, next_obs)  # the projection has its own tests
             loss = -(target * critic(obs, sample.action).log_softmax(-1)).sum(-1).mean(-1).sum()
         else:
             with torch.no_grad():
@@ -79,11 +79,11 @@ def test_what_the_policy_climbs(which, how):
     obs = sample.obs["obs"]
     values = made.critic(obs, made.policy.actor(obs)).squeeze(-1)
     expected = -(values[0] if how is None else how(values, 0)).mean()
-    assert made.update_policy(sample).metrics["loss/policy"].item() == pytest.approx(
+    assert made.policy_half.climb(sample.obs).metrics["loss/policy"].item() == pytest.approx(
         expected.item(), abs=1e-6
     )
     auto = [
-        learner(atoms=0, clipped_double_q=on, **PLAIN).update_policy(sample).metrics["loss/policy"]
+        learner(atoms=0, clipped_double_q=on, **PLAIN).policy_half.climb(sample.obs).metrics["loss/policy"]
         for on in (True, False)
     ]
     assert [x.item() for x in auto] == pytest.approx(
@@ -93,9 +93,9 @@ def test_what_the_policy_climbs(which, how):
 
 def test_the_policy_update_climbs_and_leaves_the_critics_alone():
     made, sample = learner(actor_lr=1e-2, **PLAIN), batch()
-    made.update_critic(sample)
+    made.critic_half.descend(sample)
     before, gradient = weights(made.critic), [p.grad.clone() for p in made.critic.parameters()]
-    losses = [made.update_policy(sample).metrics["loss/policy"].item() for _ in range(20)]
+    losses = [made.policy_half.climb(sample.obs).metrics["loss/policy"].item() for _ in range(20)]
     assert losses[-1] < losses[0] - 1e-3
     assert torch.equal(before, weights(made.critic))
     assert all(torch.equal(p.grad, g) for p, g in zip(made.critic.parameters(), gradient, strict=True))

@@ -42,8 +42,7 @@ def values(algorithm, obs):
     with torch.no_grad():
         x = algorithm.policy.normalizer(obs)
         outputs = algorithm.critic(x, algorithm.policy(x))
-        scalar = outputs.squeeze(-1) if algorithm.atoms is None else outputs.softmax(-1) @ algorithm.atoms
-        return scalar.amin(0)
+        return algorithm.policy.value(outputs)  # the lower one's
 
 
 @pytest.mark.parametrize("style, n", [("same_step", 1), ("next_step", 3)])

@@ -23,8 +23,8 @@ def test_the_policy_is_updated_once_per_delay_critic_updates_across_steps(update
     before = weights(made)
     counted = sum(made.step()["count/updates"] for _ in range(rounds))
     assert counted == made.algorithm.updates == made.version == rounds * updates
-    assert made.algorithm.critic_descent.steps == rounds * updates
-    assert made.algorithm.policy_descent.steps == rounds * updates // delay
+    assert made.algorithm.critic_half.descent.steps == rounds * updates
+    assert made.algorithm.policy_half.descent.steps == rounds * updates // delay
     assert not torch.equal(before, weights(made))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor, nn
 
-from troop.core.batch import Experience
+from troop.core.batch import Experience, Transition
 from troop.core.env import EnvSpec, Obs
 from troop.core.exploration import Exploration
 from troop.core.peers import Peers
@@ -96,4 +96,30 @@ class AlgorithmConfig(Protocol[B]):
 
     def algorithm(self, spec: EnvSpec, peers: Peers = ..., device: str = "cpu") -> Algorithm[B]:
         """The learner, on `device`."""
+        ...
+
+
+class Half(Algorithm[Transition], Protocol):
+    """One half of an algorithm that learns in two places: its own net, by a lagged copy of the other's.
+
+    The critic half publishes the online critics and follows a policy; the policy half publishes the policy,
+    of whose normalizer it owns the statistics, follows critics, and reads nothing of a batch but `obs`.
+    """
+
+    follows: nn.Module  # the other half's net as last heard of: load its weights here; never trained here
+
+
+class Splittable(AlgorithmConfig[Transition], Protocol):
+    """An algorithm that can learn its critics in one place and its policy in another."""
+
+    def refuse_split(self) -> str | None:
+        """Why these settings cannot be learned in two places, naming the cure; None if they can."""
+        ...
+
+    def critic_half(self, spec: EnvSpec, peers: Peers = ..., device: str = "cpu") -> Half:
+        """What learns the critics, on `device`; one update of it is one of theirs."""
+        ...
+
+    def policy_half(self, spec: EnvSpec, peers: Peers = ..., device: str = "cpu") -> Half:
+        """What learns the policy, on `device`; one update of it is one of the policy's."""
         ...

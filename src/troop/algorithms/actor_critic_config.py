@@ -1,0 +1,98 @@
+"""What FastTD3, TD3, DDPG and SAC have in common to be set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from troop.algorithms.descent import Descent
+from troop.core.batch import NStep
+from troop.core.config import ranged
+from troop.core.env import OBS, Continuous, EnvSpec
+
+if TYPE_CHECKING:
+    from troop.algorithms.actor_critic_policy import ActorCriticPolicy
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig:
+    """Critics over (observation, action) and a policy that climbs them."""
+
+    gamma: float = ranged(0.99, low=0, high=1)
+    n_step: int = ranged(1, low=1, high=64)
+    tau: float = ranged(0.1, above=0, high=1)
+    policy_delay: int = ranged(2, low=1)
+    """One policy update every this many critic updates, counted across env steps; where the halves learn
+    apart, the system keeps its own ratio."""
+    critics: int = ranged(2, low=1, high=16)
+    atoms: int = ranged(101, low=0, high=4096)
+    """Atoms of the categorical critics; 0 for scalar critics."""
+    v_min: float = -250.0
+    v_max: float = 250.0
+    """Range of the atoms: cover reward per step / (1 - gamma); too small a range caps learning silently."""
+    clipped_double_q: bool = True
+    """Regress every critic on the target with the lower value; off: each on its own."""
+    policy_q: Literal["auto", "min", "mean", "first"] = "auto"
+    """What the policy climbs; auto is min with clipped double Q and mean without."""
+    bootstrap_at_limits: bool = True
+    """A time limit is not the world's end; off only for tasks whose time limit is part of the task."""
+    normalize_observations: bool = True
+    normalize_rewards: bool = False
+    actor_hidden: tuple[int, ...] = ranged((512, 256, 128), low=1)
+    critic_hidden: tuple[int, ...] = ranged((1024, 512, 256), low=1)
+    layer_norm: bool = False
+    """LayerNorm before each ReLU: steadier with small batches and many updates per step."""
+    actor_init: float = ranged(0.01, low=0)
+    """Standard deviation of the weights of the policy's last layer."""
+    actor_lr: float = ranged(3e-4, above=0)
+    critic_lr: float = ranged(3e-4, above=0)
+    lr_end: float = ranged(1.0, above=0, high=1)
+    """Fraction of the learning rates left at the end of the cosine; 1 keeps them constant."""
+    lr_updates: int = ranged(200_000, low=1)
+    """Critic updates over which the cosine runs."""
+    weight_decay: float = ranged(0.1, low=0)
+    max_grad_norm: float = ranged(0.0, low=0)
+    """Clip gradients to this norm; 0 does not clip."""
+    telling: bool = False
+    """The policy carries the critics and tells the value of what it does, for actors that judge their rows
+    (Ape-X DPG); a TD error is what the learner's priorities are only where `atoms` is 0."""
+    compile: bool = False
+    """Compile the two losses with torch.compile."""
+    amp: bool = False
+    """bf16 autocast around targets and losses; only where the device has bf16 units."""
+
+    @property
+    def experience(self) -> NStep:
+        """n-step transitions."""
+        reach = min(abs(self.v_min), abs(self.v_max)) if self.atoms else 10.0
+        scale = reach if self.normalize_rewards else None
+        return NStep(self.n_step, self.gamma, self.bootstrap_at_limits, scale)
+
+    def refuse(self, spec: EnvSpec) -> str | None:
+        """Continuous actions and vector observations only; and a support that is one."""
+        if not isinstance(spec.action, Continuous):
+            return (
+                f"{spec.id} has discrete actions; FastTD3, TD3, DDPG and SAC take continuous ones. "
+                "Discrete ones are for DQN, C51 and Rainbow"
+            )
+        if len(spec.obs[OBS].shape) != 1:
+            return f"{spec.id} has image observations {spec.obs[OBS].shape}; this algorithm takes vectors"
+        if self.atoms == 1 or (self.atoms and self.v_min >= self.v_max):
+            return (
+                f"v_min {self.v_min:g} to v_max {self.v_max:g} with {self.atoms} atoms is no range of values"
+            )
+        if self.atoms and self.normalize_rewards and not self.v_min < 0 < self.v_max:
+            return f"normalize_rewards needs v_min < 0 < v_max, not {self.v_min:g} to {self.v_max:g}"
+        return None
+
+    def refuse_split(self) -> str | None:
+        """Whatever is whole can be split, unless a subclass knows better."""
+        return None
+
+    def policy(self, spec: EnvSpec) -> ActorCriticPolicy:
+        """The acting part alone."""
+        raise NotImplementedError
+
+    def descent(self, device: str) -> Descent:
+        """How gradients become steps."""
+        return Descent(self.weight_decay, self.max_grad_norm, self.lr_end, self.lr_updates, device)

@@ -1,0 +1,231 @@
+"""The two halves of an actor-critic: one learns the critics, one the policy, each by the other's net.
+
+In one place they hold the same nets (actor_critic.py); apart, each has a lagged copy of the other's, which
+is what it `follows`, and there is no target policy: the lagged one plays that part.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from troop.algorithms.actor_critic_config import ActorCriticConfig
+from troop.algorithms.actor_critic_policy import ActorCriticPolicy, critics, observed
+from troop.algorithms.target import frozen, soft_update
+from troop.core.algorithm import Outcome
+from troop.core.batch import Transition
+from troop.core.env import EnvSpec, Obs
+from troop.core.errors import BadInput
+from troop.core.peers import Peers
+from troop.functional import categorical, td
+from troop.nets.critics import Critics
+
+STEADY = 1000  # updates after which the normalizer looks at every tenth batch only
+
+
+def nets(cfg: ActorCriticConfig, spec: EnvSpec, device: str) -> tuple[ActorCriticPolicy, Critics]:
+    """Policy and critics, made in the same order by whole and halves; a telling policy brings its own."""
+    policy = cfg.policy(spec).to(device)
+    return policy, critics(spec, cfg).to(device) if policy.critic is None else policy.critic
+
+
+def _apart(cfg: ActorCriticConfig, spec: EnvSpec, device: str) -> tuple[ActorCriticPolicy, Critics]:
+    if reason := cfg.refuse_split():
+        raise BadInput(f"{reason}.")
+    return nets(cfg, spec, device)
+
+
+class CriticHalf:
+    """Regresses critics on what target critics say of the policy's next actions."""
+
+    def __init__(
+        self, cfg: ActorCriticConfig, policy: ActorCriticPolicy, critic: Critics, peers: Peers, device: str
+    ) -> None:
+        self.cfg, self.policy, self.critic = cfg, policy, critic
+        self.publishes, self.follows = critic, policy
+        self.atoms = torch.linspace(cfg.v_min, cfg.v_max, cfg.atoms, device=device) if cfg.atoms else None
+        self.descent = cfg.descent(device).on(peers, critic, cfg.critic_lr)
+        self.target_critic = frozen(critic)
+        self.actor: nn.Module = policy.actor  # who chooses the next actions
+        self.autocast = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=cfg.amp)
+        self.loss: Callable[..., tuple[Tensor, ...]] = (
+            torch.compile(self._loss) if cfg.compile else self._loss
+        )
+        self.updates = 0
+
+    @classmethod
+    def apart(cls, cfg: ActorCriticConfig, spec: EnvSpec, peers: Peers, device: str) -> Self:
+        """With a copy of the policy, which somebody else learns."""
+        policy, critic = _apart(cfg, spec, device)
+        if policy.critic is critic:  # those of the policy come and go with it
+            critic = copy.deepcopy(critic)
+        return cls(cfg, policy.requires_grad_(False), critic, peers, device)
+
+    def update(self, batch: Transition) -> Outcome:
+        """One critic update, after which the targets follow."""
+        outcome = self.descend(batch)
+        self.move_targets()
+        return outcome
+
+    def descend(self, batch: Transition) -> Outcome:
+        """One gradient step of all critics towards the target of one batch."""
+        obs, next_obs = self.policy.seen(batch.obs), self.policy.seen(batch.next_obs)
+        with self.autocast:
+            target = self.target(batch, next_obs)
+            loss, error, value = self.loss(obs, batch.action, target, batch.weight)
+        skipped = self.descent.step(loss)
+        self.updates += 1
+        metrics = {"loss/critic": loss.detach(), "value/mean": value.mean(), "count/skipped_updates": skipped}
+        return Outcome(metrics, priority=error if batch.index is not None else None)
+
+    def move_targets(self) -> None:
+        """The target critics go a little way after the online ones."""
+        soft_update(self.target_critic, self.critic, self.cfg.tau)
+
+    @torch.no_grad()
+    def target(self, batch: Transition, next_obs: Tensor) -> Tensor:
+        """What the critics regress on: distributions [C or 1, B, K], or values [C or 1, B]."""
+        action, bonus = self.policy.ahead(next_obs, self.actor)
+        outputs = self.target_critic(next_obs, action).float()  # [C, B, K]
+        reward = batch.reward if bonus is None else torch.addcmul(batch.reward, batch.discount, bonus)
+        if self.atoms is None:
+            values = outputs.squeeze(-1)
+            if self.cfg.clipped_double_q:
+                values = td.clipped_double(values).unsqueeze(0)
+            return td.target(reward, batch.discount, values)
+        moved = categorical.shift(reward, batch.discount, self.atoms)  # [B, K]
+        probabilities = outputs.softmax(-1)
+        if self.cfg.clipped_double_q:
+            probabilities = lower(probabilities, moved).unsqueeze(0)
+        return torch.stack([categorical.project(p, moved, self.atoms) for p in probabilities])
+
+    def _loss(
+        self, obs: Tensor, action: Tensor, target: Tensor, weight: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Sum over critics of their mean loss; with it each row's error and the value of the targets."""
+        outputs = self.critic(obs, action)
+        if self.atoms is None:
+            error = outputs.squeeze(-1) - target  # [C, B]
+            rows, size, value = error.square(), error.detach().abs().amax(0), target
+        else:
+            rows = categorical.cross_entropy(target, outputs)  # [C, B]
+            size, value = rows.detach().amax(0), categorical.mean(target, self.atoms)
+        return (rows if weight is None else rows * weight).mean(-1).sum(), size, value
+
+    @property
+    def skipped_in_row(self) -> Tensor:
+        """How many updates in a row were skipped for a loss that was not finite; a tensor, read it rarely."""
+        return self.descent.skipped_in_row
+
+    def state_dict(self) -> dict[str, Any]:
+        """Critics, targets, optimiser, counter, and the policy they follow."""
+        return {
+            "policy": self.policy.state_dict(),
+            "critic": self.critic.state_dict(),
+            "target_critic": self.target_critic.state_dict(),
+            "critic_descent": self.descent.state_dict(),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on as if never stopped."""
+        for name in ("policy", "critic", "target_critic"):
+            getattr(self, name).load_state_dict(state[name])
+        self.descent.load_state_dict(state["critic_descent"])
+        self.updates = int(state["updates"])
+
+
+class PolicyHalf:
+    """Moves the policy up the critics' value; its normalizer learns here, from the same observations."""
+
+    def __init__(
+        self, cfg: ActorCriticConfig, policy: ActorCriticPolicy, critic: Critics, peers: Peers, device: str
+    ) -> None:
+        self.cfg, self.policy, self.critic = cfg, policy, critic
+        self.publishes, self.follows = policy, critic
+        self.descent = cfg.descent(device).on(peers, policy.actor, cfg.actor_lr, cfg.policy_delay)
+        self.trained_elsewhere = [p for p in critic.parameters() if p.requires_grad]
+        self.autocast = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=cfg.amp)
+        self.loss: Callable[[Tensor], tuple[Tensor, Tensor | None]] = (
+            torch.compile(self._loss) if cfg.compile else self._loss
+        )
+        self.updates = 0
+
+    @classmethod
+    def apart(cls, cfg: ActorCriticConfig, spec: EnvSpec, peers: Peers, device: str) -> Self:
+        """With a copy of the critics, which somebody else learns."""
+        policy, critic = _apart(cfg, spec, device)
+        return cls(cfg, policy, critic.requires_grad_(False), peers, device)
+
+    def update(self, batch: Transition) -> Outcome:
+        """One policy update, from observations alone."""
+        self.observe(batch.obs)
+        return self.climb(batch.obs)
+
+    def observe(self, obs: Obs) -> None:
+        """Take a batch into the statistics of the normalizer; once for each update."""
+        # Later on a batch hardly moves the statistics, and taking it in costs as much as a small layer.
+        if self.policy.normalize and (self.updates < STEADY or self.updates % 10 == 0):
+            self.policy.normalizer.update(observed(obs))
+        self.updates += 1
+
+    def climb(self, obs: Obs) -> Outcome:
+        """One gradient step of the policy up the critics' value."""
+        # Frozen weights: the critics are only a way through, their own gradients would be thrown away.
+        for parameter in self.trained_elsewhere:
+            parameter.requires_grad = False
+        with self.autocast:
+            loss, log_prob = self.loss(self.policy.seen(obs))
+        skipped = self.descent.step(loss)
+        for parameter in self.trained_elsewhere:
+            parameter.requires_grad = True
+        metrics = {"loss/policy": loss.detach(), "count/skipped_updates": skipped}
+        return Outcome(metrics if log_prob is None else metrics | self.temper(log_prob))
+
+    def temper(self, log_prob: Tensor) -> dict[str, Tensor]:
+        """Learn from how likely the policy's own actions [B] were, if there is anything to; its metrics."""
+        return {}
+
+    def _loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Minus the mean value of the policy's actions."""
+        action, log_prob = self.policy.proposed(x)
+        value: Tensor = self.policy.value(self.critic(x, action).float())
+        return -value.mean(), log_prob
+
+    @property
+    def skipped_in_row(self) -> Tensor:
+        """How many updates in a row were skipped for a loss that was not finite; a tensor, read it rarely."""
+        return self.descent.skipped_in_row
+
+    def state_dict(self) -> dict[str, Any]:
+        """Policy, optimiser, counter, and the critics it follows."""
+        return {
+            "policy": self.policy.state_dict(),
+            "critic": self.critic.state_dict(),
+            "policy_descent": self.descent.state_dict(),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on as if never stopped."""
+        self.policy.load_state_dict(state["policy"])
+        self.critic.load_state_dict(state["critic"])
+        self.descent.load_state_dict(state["policy_descent"])
+        self.updates = int(state["updates"])
+
+
+def lower(probabilities: Tensor, moved: Tensor) -> Tensor:
+    """Per row the distribution with the lowest target mean, [C, B, K] -> [B, K]; on a tie the last critic's.
+
+    The mean of a projection is the mean of the moved atoms under it, so choosing before projecting
+    chooses the same row and projects once.
+    """
+    means = (probabilities * moved).sum(-1)  # [C, B]
+    if probabilities.shape[0] == 2:
+        return torch.where((means[0] < means[1]).unsqueeze(-1), probabilities[0], probabilities[1])
+    last = probabilities.shape[0] - 1 - means.flip(0).argmin(0)
+    return probabilities.gather(0, last.view(1, -1, 1).expand(1, -1, probabilities.shape[-1])).squeeze(0)

@@ -29,10 +29,10 @@ def _happened(runs: list[Evidence]) -> list[str]:
             said.append(f"{run.name} ended early, after {spent}.")
         said += _trouble(run)
     if hurt := [run for run in runs if run.busy >= BUSY]:
-        names = "every run" if len(hurt) == len(runs) else ", ".join(run.name for run in hurt)
+        which = "every run" if len(hurt) == len(runs) else ", ".join(run.name for run in hurt)
         most = max(run.busy for run in hurt)
         said.append(
-            f"Others used the machine (up to {most:.0%}) at the start of {names}: times are too long."
+            f"Others used the machine (up to {most:.0%}) at the start of {which}: times are too long."
         )
     return said
 

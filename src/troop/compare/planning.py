@@ -85,9 +85,9 @@ def extended(plan: Plan, wish: Wish, make: Make, folder: Path) -> Plan:
         env=plan.env,
         minutes=plan.minutes,
         env_steps=plan.env_steps,
-        flags=wish.flags or plan.flags,
+        flags=(*plan.flags, *wish.flags),  # what is said again wins
     )
-    if terms.flags != plan.flags:
+    if wish.flags not in ((), plan.flags):
         for recipe, old in plan.recipes.items():
             _same_settings(recipe, old, make(recipe, terms), folder)
     added = {recipe: make(recipe, terms).to_dict() for recipe in wish.recipes if recipe not in plan.recipes}

@@ -21,12 +21,14 @@ from troop.runs import files
 from troop.runs.directory import CHECKPOINTS, CONFIG
 from troop.runs.summary import Summary
 
+COMMAND = (sys.executable, "-m", "troop.compare.child")
+
 
 class Session:
     """One go at a plan; a signal ends it after the child has saved, a second one at once."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
-        self.plan, self.folder = plan, folder
+    def __init__(self, plan: Plan, folder: Path, command: tuple[str, ...] = COMMAND) -> None:
+        self.plan, self.folder, self.command = plan, folder, command
         self.asked = 0
         self.child: subprocess.Popen[bytes] | None = None
 
@@ -52,7 +54,7 @@ class Session:
         report.show(self.plan, self.folder, found, told)
         statuses = {run.status for standing in found for run in standing.runs}
         again = f"troop compare --run {self.folder}"
-        if self.asked or statuses & {"waiting", "unfinished"}:
+        if statuses & {"waiting", "unfinished"}:
             self._say(f"Stopped; what is done is kept. Go on with: {again}")
             return 3
         if "failed" in statuses:
@@ -97,7 +99,7 @@ class Session:
 
     def _wait(self, recipe: str, seed: int, errors: Path) -> int:
         """The exit code of the child. Its own process group: a Ctrl-C reaches it through us, and once."""
-        argv = [sys.executable, "-m", "troop.compare.child", str(self.folder), recipe, str(seed)]
+        argv = [*self.command, str(self.folder), recipe, str(seed)]
         try:
             stderr = open(errors, "wb")  # noqa: SIM115 - closed below
         except OSError as error:

@@ -14,7 +14,7 @@ from troop.cli.main import run
 from troop.compare import planning, session
 from troop.compare.plan import Plan
 
-TINY = ["--env", "toy:Sleepy", "--env.discrete", "--env.seconds", "0.005", "--envs", "4"]
+TINY = ["--env", "toy:Sleepy", "--env.discrete", "--env.seconds", "0.01", "--envs", "4"]
 TINY += ["--evaluation.episodes", "2", "--system.warmup", "50", "--system.rhythm.batch", "16"]
 
 MISTAKES = [
@@ -185,7 +185,7 @@ def started(folder):
         "c51",
         *TINY,
         "--env-steps",
-        "2000",
+        "600",
         "--seeds",
         "1",
     ]
@@ -215,14 +215,14 @@ def test_a_comparison_is_stopped_goes_on_and_is_not_mixed(tmp_path, monkeypatch,
     assert not (folder / "c51" / "seed1").exists()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(session, "busy", lambda: 0.0)
-    assert run(["compare", "dqn", "c51", *TINY, "--env-steps", "3000", "--run", "c"]) == 2
-    assert "2,000 env steps" in capsys.readouterr().err
+    assert run(["compare", "dqn", "c51", *TINY, "--env-steps", "700", "--run", "c"]) == 2
+    assert "600 env steps" in capsys.readouterr().err
     assert run(["compare", "--run", "c"]) == 0
     known = json.loads((folder / "results.json").read_text())
     runs = {found["recipe"]: found for found in known["runs"]}
     assert {found["status"] for found in runs.values()} == {"done"}
     assert runs["dqn"]["resumed"] == 1 and runs["c51"]["resumed"] == 0
-    assert all(2000 <= found["env_steps"] < 2100 and not found["early"] for found in runs.values())
+    assert all(600 <= found["env_steps"] < 700 and not found["early"] for found in runs.values())
     assert len(known["recipes"][0]["by_env_steps"]["at"]) > 3
     config = json.loads((folder / "c51" / "seed1" / "config.json").read_text())
     assert config == Plan.read(folder).recipes["c51"], "an ordinary run directory, run from the plan"

@@ -82,8 +82,23 @@ def test_final_return_and_times_by_hand(walked):
     assert first.rate == 100
     assert answer([first, second]) == (
         "Fastest to 90: hare, 1m 00s of training (median of 3 seeds); next snail, 2m 00s. "
-        "hare was sooner in 6 of 9 pairs of runs."
+        "Sooner in 6 of 9 pairs of runs."
     )
+
+
+def test_the_answer_says_how_little_it_knows(tmp_path):
+    plan = plan_of("a", "b", seeds=1, thresholds=(50.0, 90.0))
+    assert answer(found_in(tmp_path, plan)) == "No run is done yet."
+    leave(tmp_path, "a", 1, [(10, 10, 60), (20, 20, 60)])
+    assert answer(found_in(tmp_path, plan)) == (
+        "Fastest to 50: a, 10s of training (one seed); b has no result yet."
+    )
+    leave(tmp_path, "b", 1, [(9, 10, 0), (19, 20, 60)])
+    assert answer(found_in(tmp_path, plan)).endswith("; next b, 19s, less than one evaluation later.")
+    assert answer(found_in(tmp_path, plan_of("a", "b", seeds=1, thresholds=(70.0,)))) == (
+        "No recipe reached a threshold."
+    )
+    assert answer(found_in(tmp_path, plan_of("a", seeds=1, thresholds=(5.0,)))).endswith("(one seed).")
 
 
 def test_who_reaches_more_comes_before_who_is_sooner_and_return_decides_the_rest(tmp_path):

@@ -157,13 +157,24 @@ def answer(found: list[Standing]) -> str:
     if len(found) == 1:
         return f"{said}."
     second = found[1]
-    other = second.reached[first.reached.index(goal)]
+    return f"{said}; {_against(second.recipe, goal, second.reached[len(reached) - 1], _spacing(first))}"
+
+
+def _against(recipe: str, goal: Reach, other: Reach, spacing: float) -> str:
+    """How the next one did, and in how many pairs of runs it was beaten."""
     if not other.seconds:
-        return f"{said}; {second.recipe} has no result yet."
+        return f"{recipe} has no result yet."
     if math.isfinite(other.time):
-        said += f"; next {second.recipe}, {spell(other.time)}"
+        close = ", less than one evaluation later" if other.time - goal.time < spacing else ""
+        said = f"next {recipe}, {spell(other.time)}{close}."
     else:
-        said += f"; {second.recipe} reached it in {other.count} of {len(other.seconds)} runs"
+        said = f"{recipe} reached it in {other.count} of {len(other.seconds)} runs."
     pairs = len(goal.seconds) * len(other.seconds)
     wins = sooner(goal.seconds, other.seconds) * pairs
-    return f"{said}. {first.recipe} was sooner in {wins:g} of {pairs} pairs of runs."
+    return f"{said} Sooner in {wins:g} of {pairs} pairs of runs." if pairs > 1 else said
+
+
+def _spacing(standing: Standing) -> float:
+    """Training seconds between two evaluations."""
+    gaps = np.concatenate([np.diff(run.seconds) for run in standing.done])
+    return float(np.median(gaps)) if len(gaps) else 0.0

@@ -94,3 +94,12 @@ def test_an_engine_that_tells_of_no_roles_has_no_bottleneck(recording):
     recording.console.show = shown.append
     recording.log(Counters(10, 2, wall_s=1.0), {"replay/rows": 5, "replay/capacity": 10})
     assert "bottleneck" not in rows(recording)[-1] and not shown[0].roles and shown[0].flow.rows == 5
+
+
+def test_restore_reads_no_more_than_the_parts_asked_for(recording):
+    recording.save(Counters(env_steps=1), state(1.0) | {"replay.rows": {"x": torch.ones(9)}}, last=False)
+    (newest,) = recording.directory.checkpoints.glob("ckpt-*")
+    next(newest.glob("replay*.safetensors")).unlink()
+    assert recording.restore(["learner"])["learner.algorithm"]["w"].tolist() == [1.0, 1.0]
+    with pytest.raises(SetupProblem):
+        recording.restore(["replay"])

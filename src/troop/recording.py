@@ -16,7 +16,7 @@ from troop.logs.console import Console
 from troop.logs.jsonl import Metrics
 from troop.logs.progress import Progress
 from troop.logs.tensorboard import TensorBoard
-from troop.logs.topology import Group, flow, folded, groups
+from troop.logs.topology import Group, flow, folded, groups, ratios
 from troop.runs import checkpoint, curve
 from troop.runs.directory import RunDirectory
 from troop.runs.summary import Status, Summary
@@ -103,6 +103,7 @@ class Recording:
             "time/evaluation_s": counters.evaluation_s,
         }
         self.last |= rates
+        extra |= ratios(self.last)
         roles = groups(self.last)
         self.roles = self.roles if at_rest(roles) else roles
         progress = self._progress(counters, roles)
@@ -139,13 +140,12 @@ class Recording:
 
     def restore(self, nodes: list[str]) -> dict[str, Any] | None:
         """The parts, named `node.part`, of these nodes in the newest valid checkpoint; None without one."""
-        loaded = checkpoint.load_newest(self.directory.checkpoints)
+        loaded = checkpoint.load_parts(self.directory.checkpoints, [f"{node}." for node in nodes])
         if loaded is None:
             return None
         for text in loaded.skipped:
             self.note(f"skipped {text}")
-        prefixes = tuple(f"{node}." for node in nodes)
-        return {name: part for name, part in loaded.state.items() if name.startswith(prefixes)}
+        return loaded.state
 
     def ended(self, result: Result) -> None:
         """Summary and curve of a run that is done or stopped."""

@@ -57,6 +57,22 @@ class Log:
         self.notes.append(text)
 
 
+class Told(Log):
+    """Stops as soon as everything that is to be told was."""
+
+    def __init__(self, pids, names):
+        super().__init__(pids)
+        self.names = names
+
+    def stop_asked(self):
+        """Once all have spoken."""
+        return self.names <= set(self.last)
+
+
+SHARES = ("busy", "waiting", "blocked", "idle", "steps_per_s", "queue", "queue_bytes")
+TOLD = {f"role/{name}/{what}" for name in ("keeper", "learner", "teller", "judge") for what in SHARES}
+
+
 def alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"

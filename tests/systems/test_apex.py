@@ -21,7 +21,7 @@ from troop.systems.apex import Apex
 from troop.systems.collecting import ladder, ramp, rates
 from troop.systems.setting import Evaluation, Setting
 
-SETTING = Setting(3, "cpu", Evaluation(episodes=2, env_steps=10**9))
+SETTING = Setting(3, "cpu", Evaluation(episodes=2, env_steps=10**9, longest=100))
 DQN = DQNConfig(hidden=(8,), n_step=3, double=True, optimizer="adam", target_period=9)
 SMALL = Apex(
     actors=2, length=4, sync=10, learner=Pace(8, 2, 3), capacity=800, warmup=40, samples_per_insert=2.0

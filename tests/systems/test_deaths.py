@@ -15,7 +15,7 @@ from troop.core.program import Build
 from troop.engines import Processes
 from troop.systems.setting import Evaluation, Setting
 
-SETTING = Setting(3, "cpu", Evaluation(episodes=2, env_steps=10**9))
+SETTING = Setting(3, "cpu", Evaluation(episodes=2, env_steps=10**9, longest=100))
 SYSTEMS = {
     "actor1": dataclasses.replace(APEX, capacity=400_000, samples_per_insert=1.0),
     "replay": dataclasses.replace(APEX, capacity=400_000, samples_per_insert=1.0),

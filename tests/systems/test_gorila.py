@@ -23,7 +23,7 @@ from troop.systems.gorila import Gorila
 from troop.systems.setting import Evaluation, Setting
 from troop.systems.sync import Sync
 
-SETTING = Setting(3, "cpu", Evaluation(episodes=2, env_steps=10**9))
+SETTING = Setting(3, "cpu", Evaluation(episodes=2, env_steps=10**9, longest=100))
 DQN = DQNConfig(hidden=(8,), target_period=9, epsilon_steps=400)
 SMALL = Gorila(Rhythm(8, 1), capacity=800, warmup=6, renewal=0, rule=Rule(lr=0.01))
 ENV = Toy("Countdown", 2, limit=12, discrete=True)

@@ -17,6 +17,7 @@ class TrainingFault(TroopError):
     """Training itself went wrong: NaN losses, a role over its restart budget."""
 
     exit_code = 4
+    trace = ""  # where it first went wrong, if that was in another process
 
 
 class SetupProblem(TroopError):

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from multiprocessing import connection, parent_process
+from pathlib import Path
 
 from troop.engines.codec import pack
 from troop.engines.line import Line
@@ -21,6 +22,7 @@ from troop.engines.worker import Ended, Start, Worker
 def main(start: Start, control: socket.socket) -> None:
     """Live as a host until told to end, or until the launcher is gone."""
     os.setpgid(0, 0)  # a Ctrl-C at the terminal is the launcher's business
+    Path("/proc/self/comm").write_text(start.host)  # `top` and `ps` say which host this is
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_launcher, daemon=True).start()
     stack = anonymous(0)

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ class Member:
     grouped: bool = False  # it leads a process group of its own
     ready: bool = False
     saves: bool = False
+    restores: bool = False  # it goes on from what was saved if it dies; the expendable begin anew
     active: bool = False
     heard: float = 0.0
     spawned: float = 0.0
@@ -80,7 +82,9 @@ class Crew:
         self._seed, self._mailbox, self._patience = seed, mailbox, patience
         self._context: Any = multiprocessing.get_context(start)
         if start == "forkserver":
-            self._context.set_forkserver_preload(["torch", "troop.engines.child"])
+            # What the program is made of is loaded once, in the fork server, and not by each host again.
+            ours = sorted(name for name in sys.modules if name.startswith("troop."))
+            self._context.set_forkserver_preload(["torch", "troop.engines.child", *ours])
 
     def spawn(self, member: Member) -> None:
         """A process for the host; it waits for `begin` before it serves."""

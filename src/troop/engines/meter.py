@@ -78,7 +78,8 @@ class Meter:
         window, self._since = max(now - self._since, 1e-9), now
         read: dict[str, float] = {}
         for name, (steps, *seconds) in self._spent.items():
-            busy, waiting, blocked = (min(1.0, x / window) for x in seconds)
+            whole = max(window, sum(seconds))  # what took longer than a window is told when it is over
+            busy, waiting, blocked = (x / whole for x in seconds)
             idle = max(0.0, 1.0 - busy - waiting - blocked)
             shares = {"busy": busy, "waiting": waiting, "blocked": blocked, "idle": idle}
             read |= {f"role/{name}/{key}": round(share, 4) for key, share in shares.items()}

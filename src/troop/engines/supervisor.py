@@ -178,7 +178,7 @@ class Supervisor:
             for text in notes:
                 self._note(text)
         elif what == "ready":
-            member.saves, member.active, notes = rest
+            member.saves, member.restores, member.active, notes = rest
             member.ready = True
             self._started.add(member.name)
             for text in notes:
@@ -215,17 +215,21 @@ class Supervisor:
         if failure.trace:
             self._note(f"{failure.node} died, {failure.what}; its last words:\n{failure.trace.rstrip()}")
         if member.name not in self._started:
-            raise TrainingFault(f"{failure.node} could not be started: {failure.what}.")
+            fault = TrainingFault(f"{failure.node} could not be started: {failure.what}.")
+            fault.trace = failure.trace
+            raise fault
         now = time.monotonic()
         deaths = self._deaths[member.name]
         deaths[:] = [(when, why) for when, why in deaths if now - when < WINDOW] + [(now, failure)]
         if len(deaths) > self.limits.restarts:
             first = deaths[0][1]
             often = "once" if len(deaths) == 1 else f"{len(deaths)} times"
-            raise OverBudget(
+            over = OverBudget(
                 f"{failure.node} died {often} within {WINDOW / 60:.0f} minutes, more than --engine.restarts "
                 f"allows; the first time: {first.what}."
             )
+            over.trace = first.trace
+            raise over
         pause = min(LONGEST_PAUSE, 0.1 * 2 ** (len(deaths) - 1))
         self._again[member.name] = now + pause
         self._note(f"{failure.node} died ({failure.what}); restart {len(deaths)} of {self.limits.restarts}")
@@ -236,5 +240,5 @@ class Supervisor:
         self.moved = time.monotonic()
         self.crew.spawn(member)
         self.crew.wire(member)
-        state = self._restore([node.name for node in member.nodes]) if member.saves else None
+        state = self._restore([node.name for node in member.nodes]) if member.restores else None
         self.crew.begin(member, state or None, restored=True)

@@ -126,10 +126,12 @@ class Worker:
                 for role in self.host.roles.values():
                     if hasattr(role, "cut"):
                         role.cut()  # its peers went on meanwhile: what comes next does not join what it has
-        saves = any(
-            hasattr(role, "state_dict") or hasattr(role, "latest") for role in self.host.roles.values()
+        roles = self.host.roles.values()
+        saves = any(hasattr(role, "state_dict") or hasattr(role, "latest") for role in roles)
+        restores = any(
+            hasattr(role, "load_state_dict") and not getattr(role, "expendable", False) for role in roles
         )
-        self.post.say("ready", saves, bool(self.host.active), self.host.notes())
+        self.post.say("ready", saves, restores, bool(self.host.active), self.host.notes())
 
     def _wanted(self, role: Any) -> bool:  # noqa: ANN401
         """Whether a role takes back its saved state: all do in a resumed run, not all after a death."""

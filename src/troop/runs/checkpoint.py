@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -211,22 +211,32 @@ def _remove(path: Path) -> None:
 
 def load_newest(folder: Path) -> Loaded | None:
     """Load the newest valid checkpoint; None if `folder` has none, SetupProblem if all are damaged."""
-    return _newest(folder, None)
+    return _newest(folder, dict)
 
 
 def load_part(folder: Path, key: str) -> Loaded | None:
     """Load as `load_newest` does, but only this top-level key: no other file is read or checked."""
-    return _newest(folder, key)
+
+    def only(parts: dict[str, Part]) -> dict[str, Part]:
+        if key not in parts:
+            raise CheckpointError(f"it has no {key!r}")
+        return {key: parts[key]}
+
+    return _newest(folder, only)
 
 
-def _newest(folder: Path, key: str | None) -> Loaded | None:
+def load_parts(folder: Path, prefixes: Sequence[str]) -> Loaded | None:
+    """Load as `load_newest` does, but only keys that begin so: no other file is read or checked."""
+    begins = tuple(prefixes)
+    return _newest(folder, lambda parts: {key: part for key, part in parts.items() if key.startswith(begins)})
+
+
+def _newest(folder: Path, choose: Callable[[dict[str, Part]], dict[str, Part]]) -> Loaded | None:
     skipped: list[str] = []
     for _, _, path in _candidates(folder):
         try:
             said = manifest.read(path)
-            if key is not None and key not in said.parts:
-                raise CheckpointError(f"it has no {key!r}")
-            wanted = said.parts if key is None else {key: said.parts[key]}
+            wanted = choose(said.parts)
             for part in wanted.values():  # all hashes before the first big allocation
                 manifest.check_file(path, part)
             state = {name: manifest.load(path, part) for name, part in wanted.items()}

@@ -1,0 +1,146 @@
+"""How the dead are brought back: when, how often, with what; by a clock of the test's own."""
+
+import pytest
+from fault_roles import Keeper, Learner, Teller
+
+from troop.core.program import Program
+from troop.engines import supervisor
+from troop.engines.crew import members
+from troop.engines.supervisor import LONGEST_PAUSE, WINDOW, Limits, OverBudget, Supervisor
+
+
+class Crew:
+    """Members that live and die as the test says, each spawn and restore written down."""
+
+    def __init__(self):
+        program = Program("crew")
+        keeper = program.add("keeper", Keeper)
+        program.add("learner", Learner, keeper)
+        program.add("teller", Teller, keeper)
+        self.members = members(program)
+        self.spawned, self.begun, self.said, self.dead = [], [], [], []
+
+    def spawn(self, member):
+        member.process, member.ready = object(), False
+        member.heard = member.spawned = supervisor.time.monotonic()
+        self.spawned.append((member.name, member.spawned))
+        expendable = member.name == "teller"
+        self.said.append((member, ("ready", True, not expendable, True, [])))
+
+    def wire(self, member):
+        """Nothing to wire."""
+
+    def wire_all(self):
+        """Nothing to wire."""
+
+    def begin(self, member, state, restored):
+        self.begun.append((member.name, state, restored))
+
+    def hear(self, seconds, hear):
+        said, self.said = self.said, []
+        for member, message in said:
+            hear(member, message, [])
+        dead, self.dead = self.dead, []
+        return dead
+
+    def stack(self, member, ask=False):
+        return "where it hung" if ask else ""
+
+    def bury(self, member):
+        member.process, member.ready = None, False
+        return "killed by SIGKILL"
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(supervisor, "time", made)
+    return made
+
+
+def started(restarts=3, step_s=60.0):
+    crew, notes, restored = Crew(), [], []
+
+    def restore(nodes):
+        restored.append(nodes)
+        return {f"{nodes[0]}.kept": [1, 2]}
+
+    made = Supervisor(crew, Limits(restarts, step_s, 60.0), restore, notes.append)
+    made.start(lambda member: None)
+    return made, crew, notes, restored
+
+
+def kill(made, crew, clock, name):
+    """Let it die, then go on in small steps until it is back; the seconds that took."""
+    crew.dead.append(made.members[name])
+    died, before = clock.now, len(crew.spawned)
+    while len(crew.spawned) == before:
+        made.attend(0.05)
+        clock.now += 0.05
+    made.attend(0.05)
+    return crew.spawned[-1][1] - died
+
+
+def test_each_death_of_a_host_makes_it_pause_longer_up_to_a_bound(clock):
+    made, crew, notes, _ = started(restarts=20)
+    pauses = [kill(made, crew, clock, "teller") for _ in range(9)]
+    doubled = [0.1 * 2**i for i in range(9)]
+    assert pauses == pytest.approx([min(LONGEST_PAUSE, pause) for pause in doubled], abs=0.11)
+    assert kill(made, crew, clock, "learner") == pytest.approx(0.1, abs=0.11)  # each has its own
+    assert made.restarts == 10 and "teller died (killed by SIGKILL); restart 9 of 20" in notes
+
+
+def test_more_deaths_than_the_budget_end_the_run_and_tell_of_the_first(clock):
+    made, crew, _, _ = started(restarts=2)
+    said = ("failed", "teller", "step()", "OSError", "no simulator", False, "Traceback of the first")
+    crew.said.append((made.members["teller"], said))
+    for _ in range(2):
+        kill(made, crew, clock, "teller")
+    with pytest.raises(OverBudget, match=r"teller died 3 times.*first time: OSError: no simulator") as end:
+        kill(made, crew, clock, "teller")
+    assert end.value.trace == "Traceback of the first" and end.value.exit_code == 4
+
+
+def test_deaths_of_long_ago_are_forgotten(clock):
+    made, crew, _, _ = started(restarts=2)
+    for _ in range(5):
+        kill(made, crew, clock, "teller")
+        clock.now += WINDOW / 2 + 1
+        for member in made.members.values():
+            member.heard = clock.now
+    assert made.restarts == 5
+
+
+def test_only_those_who_go_on_get_their_part_of_a_checkpoint(clock):
+    made, crew, _, restored = started()
+    for name in ("keeper", "teller", "learner"):
+        kill(made, crew, clock, name)
+    assert restored == [["keeper"], ["learner"]]  # nothing is read for an expendable role
+    assert crew.begun[3:] == [
+        ("keeper", {"keeper.kept": [1, 2]}, True),
+        ("teller", None, True),
+        ("learner", {"learner.kept": [1, 2]}, True),
+    ]
+
+
+def test_one_that_is_silent_for_too_long_is_told_of_with_its_stack(clock):
+    made, _, notes, _ = started(step_s=60.0)
+    clock.now += 59.0
+    for name in ("keeper", "teller"):
+        made.members[name].heard = clock.now
+    made.attend(0.05)
+    assert not notes
+    clock.now += 2.0
+    made.attend(0.05)
+    assert "learner died, no sign of life for 60 s (in step() or a method)" in notes[0]
+    assert "where it hung" in notes[0] and not made.members["learner"].alive

@@ -151,3 +151,14 @@ def test_a_config_file_that_is_not_one_is_told_in_a_sentence(tmp_path, change, c
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert run(["eval", str(tmp_path)]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_a_loaded_policy_is_judged_on_whole_games_and_in_percent_of_a_human(tmp_path, monkeypatch):
+    argv = ["--envs", "2", "--env-steps", "64", "--evaluation.longest", "20", "--system.warmup", "8"]
+    assert run(["train", "dqn-cpu", "--env", "Pong-v5", *argv, "--run", str(tmp_path / "run")]) == 0
+    clipped = api.experiment("dqn-cpu", "Pong-v5").env
+    judged = api.load_policy(tmp_path / "run").env
+    assert judged.settings != clipped.settings and judged == clipped.judged().resized(2)
+    played = torch.tensor([14.6]), torch.tensor([900.0]), torch.tensor([True])
+    monkeypatch.setattr(api, "first_episodes", lambda *_: played)
+    assert api.evaluate(tmp_path / "run", episodes=1)["human_normalized"] == pytest.approx(100, abs=0.1)

@@ -120,7 +120,7 @@ def resume(
 
 
 class Policy:
-    """A trained policy: call it on one observation or a batch of them, NumPy or torch."""
+    """A trained policy, with the env in which it is judged; call it on observations, NumPy or torch."""
 
     def __init__(self, module: torch.nn.Module, env: EnvConfig) -> None:
         self.module, self.env, self.spec = module.eval(), env, env.spec
@@ -172,7 +172,7 @@ def load_policy(run: str | Path, device: str = "cpu") -> Policy:
         module.load_state_dict(loaded.state["policy"])
     except (RuntimeError, KeyError) as error:
         raise BadInput(f"The policy of {directory.path} does not fit its config.json.") from error
-    return Policy(module.to(device), made.env)
+    return Policy(module.to(device), made.env.judged())
 
 
 def evaluate(run: str | Path, episodes: int = 16, seed: int = 0, device: str = "cpu") -> dict[str, float]:
@@ -186,7 +186,7 @@ def evaluate(run: str | Path, episodes: int = 16, seed: int = 0, device: str = "
         returns, lengths, finished = first_episodes(env, policy.module, chosen, (longest or 10_000) + 1)  # type: ignore[arg-type]
     finally:
         env.close()
-    return {
+    found = {
         "return_mean": float(returns.mean()),
         "return_std": float(returns.std(correction=0)),
         "return_min": float(returns.min()),
@@ -195,6 +195,8 @@ def evaluate(run: str | Path, episodes: int = 16, seed: int = 0, device: str = "
         "episodes": len(returns),
         "unfinished": int((~finished).sum()),
     }
+    normalized = policy.spec.human_normalized(found["return_mean"])
+    return found if normalized is None else found | {"human_normalized": normalized}
 
 
 __all__ = ["Experiment", "Policy", "evaluate", "experiment", "load_policy", "resume", "train"]

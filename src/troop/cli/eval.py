@@ -33,6 +33,8 @@ def run(argv: list[str]) -> int:
         f"(min {found['return_min']:.2f}, max {found['return_max']:.2f}) over {found['episodes']} episodes "
         f"of {found['length_mean']:.0f} steps"
     )
+    if "human_normalized" in found:
+        say(f"{found['human_normalized']:.1f}% of a human player (0% is random play)")
     if found["unfinished"]:
         say(f"{found['unfinished']} episodes had no end within the limit and are taken as they stood.")
     return 0

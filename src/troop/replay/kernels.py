@@ -31,11 +31,21 @@ else:
 
 
 @compiled
-def scrambled(x: Any) -> Any:  # noqa: ANN401 - an int64 of numba's
-    """Another number in [0, 2^31) for each x (the mixing of SplitMix64, cut to what int64 can hold)."""
-    x = (x ^ (x >> 30)) * np.int64(0x1CE4E5B9)
-    x = (x ^ (x >> 27)) * np.int64(0x133111EB)
-    return (x ^ (x >> 31)) & np.int64(0x7FFFFFFF)
+def scrambled(random: Any, again: Any) -> Any:  # noqa: ANN401 - int64s of numba's
+    """A number in [0, 2^32) of a random one below 2^62: its upper half, or another for each try `again`."""
+    if again:  # the mixing of SplitMix64, cut to what int64 can hold
+        random += again
+        random = (random ^ (random >> 30)) * np.int64(0x1CE4E5B9)
+        random = (random ^ (random >> 27)) * np.int64(0x133111EB)
+        random = (random ^ (random >> 31)) & np.int64(0x3FFFFFFFFFFFFFFF)
+    return random >> 30
+
+
+@compiled
+def _free(head: Any, length: int, span: int, margin: int) -> Any:  # noqa: ANN401 - an int64 of numba's
+    """Complete windows of a stream."""
+    held = min(head, length)
+    return max(held - span - (margin if head > length else 0), 0)
 
 
 @compiled
@@ -56,30 +66,31 @@ def draw(
     of a full ring, and `span` rows follow it.
     """
     streams = heads.shape[0]
-    ends = np.empty(streams, np.int64)
     total = 0
     for s in range(streams):
-        held = min(heads[s], length)
-        total += max(held - span - (margin if heads[s] > length else 0), 0)
-        ends[s] = total
-    missing, s = 0, 0
-    rows = place.shape[0]
+        total += _free(heads[s], length, span, margin)
+    missing, s, rows = 0, -1, place.shape[0]
+    end, free, base, oldest = 0, 0, -length, 0
     for i in range(rows):
         target = min(np.int64((i + share) * total / rows), total - 1)
-        while ends[s] <= target:
+        while end <= target:
             s += 1
-        free = ends[s] - (ends[s - 1] if s > 0 else 0)
-        oldest = heads[s] - length + margin if heads[s] > length else 0
+            free = _free(heads[s], length, span, margin)
+            end += free
+            base += length
+            oldest = (heads[s] + margin) % length if heads[s] > length else 0
         found, offset = -1, np.int64(0)
         for again in range(TRIES):
-            offset = (random[i] if again == 0 else scrambled(random[i] + again)) % free
-            at = s * length + (oldest + offset) % length
+            # A share of 2^32 times `free`: a product instead of a division.
+            offset = (scrambled(random[i], again) * free) >> 32
+            at = oldest + offset
+            at = base + (at - length if at >= length else at)
             if not flags[at] & CLOSING:
                 found = at
                 break
         if found < 0:  # nearly all rows are closing ones: the next that is not
             for ahead in range(1, free):
-                at = s * length + (oldest + (offset + ahead) % free) % length
+                at = base + (oldest + (offset + ahead) % free) % length
                 if not flags[at] & CLOSING:
                     found = at
                     break

@@ -24,8 +24,8 @@ def draw(
     place = torch.zeros_like(random)
     found = torch.zeros_like(random, dtype=torch.bool)
     for again in range(TRIES):
-        number = random if again == 0 else (random * (2 * again + 1) + 7919 * again) & 0x7FFFFFFFFFFFFFFF
-        at = stream * length + (oldest + number % free[stream]) % length
+        number = random if again == 0 else (random * (2 * again + 1) + 7919 * again) & 0x3FFFFFFFFFFFFFFF
+        at = stream * length + (oldest + ((number >> 30) * free[stream] >> 32)) % length
         place = torch.where(found, place, at)
         found |= (flags[at] & CLOSING) == 0
     chosen = torch.where(found, torch.arange(rows, device=random.device), found.to(torch.uint8).argmax())

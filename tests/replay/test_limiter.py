@@ -77,6 +77,7 @@ def test_what_is_told_of_it():
     assert store.gauges() == {
         "replay/rows": 40,
         "replay/capacity": 100,
+        "replay/age": 20.0,
         "replay/samples_per_insert": 1.6,
         "replay/samples_per_insert_wanted": 2.0,
     }

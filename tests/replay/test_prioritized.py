@@ -131,6 +131,34 @@ def test_a_priority_for_a_row_that_was_overwritten_is_passed_over():
     assert np.array_equal(leaves(replay), before)
 
 
+def test_a_priority_for_a_row_of_the_future_is_passed_over():
+    history, replay = filled(16, n=1)
+    older = copy.deepcopy(replay.state_dict())
+    for _ in range(9):
+        replay.add(history.piece([0, 1], [STEP, STEP]))
+    index = torch.tensor([number(history, s, len(history.rows[s]) - 4) for s in (0, 1)])
+    fresh = replay_of(history, NStep(1, 0.9))
+    fresh.load_state_dict(older)  # as after the death of a replay: the learner still knows newer rows
+    before = leaves(fresh).copy()
+    fresh.reprioritize(index, torch.full((2,), 77.0))
+    assert np.array_equal(leaves(fresh), before)
+    replay.reprioritize(index, torch.full((2,), 77.0))
+    assert np.isclose(leaves(replay), 77.0).sum() == 2
+
+
+def test_the_age_of_a_batch_is_counted_in_rows_of_all_streams():
+    history = History(2, 16)
+    replay = replay_of(history)
+    assert replay.age == 0.0
+    for _ in range(20):
+        replay.add(history.piece([0, 1], [STEP, STEP]))
+    batch = replay.sample(64)
+    by_hand = np.mean([20 - float(row[1]) for row in batch.obs["obs"]])
+    assert replay.age == pytest.approx(2 * by_hand)
+    replay.add(history.piece([0, 1], [STEP, STEP]))
+    assert replay.age == pytest.approx(2 * (by_hand + 1))
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0])
 def test_a_priority_that_is_none_is_refused_with_its_row_and_nothing_changes(bad):
     _, replay = filled(16)

@@ -43,6 +43,11 @@ class Store(Sink, Source, Protocol):
         """Rows it can hold."""
         ...
 
+    @property
+    def age(self) -> float:
+        """Rows that came since those of a batch did, on average."""
+        ...
+
     def cut(self, streams: Tensor | None = None) -> None:
         """The envs of these streams (None: all) were reset without a word: no window may reach across."""
         ...

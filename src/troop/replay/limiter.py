@@ -77,10 +77,11 @@ class Limited:
         self.store.reprioritize(index, priority)
 
     def gauges(self) -> Metrics:
-        """Fill, and samples per insert wanted and had."""
+        """Fill and age, and samples per insert wanted and had."""
         read = {
             "rows": len(self.store),
             "capacity": self.store.capacity,
+            "age": self.store.age,
             "samples_per_insert": self.limiter.had,
             "samples_per_insert_wanted": self.limiter.ratio,
         }

@@ -92,6 +92,7 @@ class PrioritizedReplay(Replay):
         self.waiting = np.zeros(self.capacity, np.float32)  # p^alpha of rows whose window is not complete
         self.host_flags = np.zeros(0, np.uint8) if device == "cpu" else np.zeros(self.capacity, np.uint8)
         self.largest = self.least_drawn = 1.0
+        self.drawn = torch.zeros(0, dtype=torch.int64)  # numbers of the rows of the last batch
         self.batches = 0
         self.random = np.random.default_rng(seed)
 
@@ -146,8 +147,16 @@ class PrioritizedReplay(Replay):
         self.least_drawn = float(least)  # for whoever puts this batch beside those of other replays
         weight = torch.from_numpy(((chance / least) ** -beta).astype(np.float32))
         self.batches += 1
-        place = torch.from_numpy(leaf)
-        return self.windows.transitions(place.to(device), weight.to(device), self._numbers(leaf))
+        place, self.drawn = torch.from_numpy(leaf), self._numbers(leaf)
+        return self.windows.transitions(place.to(device), weight.to(device), self.drawn)
+
+    @property
+    def age(self) -> float:
+        """Rows that came since those of the last batch did, on average over it; of all streams together."""
+        if not len(self.drawn):
+            return 0.0
+        row, stream = np.divmod(self.drawn.numpy(), self.streams.streams)
+        return float((self.streams.heads[stream] - row).mean()) * self.streams.streams
 
     @property
     def beta(self) -> float:
@@ -169,8 +178,10 @@ class PrioritizedReplay(Replay):
         row, stream = np.divmod(number, self.streams.streams)
         length = self.streams.length
         leaf = stream * length + row % length
-        # Zero where the row went, or leans on frames that went: then it cannot be drawn any more.
-        here = (row >= self.streams.heads[stream] - length + self.streams.margin) & (self.tree.get(leaf) > 0)
+        head = self.streams.heads[stream]
+        # Zero where the row went, or leans on frames that went: then it cannot be drawn any more. Rows beyond
+        # the head were drawn before this replay went back to a checkpoint.
+        here = (row >= head - length + self.streams.margin) & (row < head) & (self.tree.get(leaf) > 0)
         self.tree.set(leaf[here], self._leaf(given)[here])
         self.largest = max(self.largest, float(given.max(initial=0.0)))
 

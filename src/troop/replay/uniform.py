@@ -42,6 +42,11 @@ class Replay:
         """Rows it can hold."""
         return self.streams.streams * self.streams.length
 
+    @property
+    def age(self) -> float:
+        """Rows that came since those of a batch did, on average: half of what is held."""
+        return len(self) / 2
+
     def add(self, piece: Rows) -> None:
         """Append to the streams; the oldest rows give way."""
         self.streams.add(piece)

@@ -43,10 +43,11 @@ class Trainer:
         exploration: Exploration,
         rhythm: Rhythm,
         save_store: bool = True,
+        store_name: str = "replay",
     ) -> None:
         self.algorithm, self.store, self.rhythm = algorithm, store, rhythm
         self.collector = Collector(world, algorithm.publishes, recorder, exploration)  # type: ignore[arg-type]
-        self.save_store = save_store
+        self.save_store, self.store_name = save_store, store_name
         self.version = 0
         self.notes: list[str] = []
 
@@ -100,7 +101,8 @@ class Trainer:
 
     def gauges(self) -> Metrics:
         """What is worth showing but not counting."""
-        return {"replay/rows": len(self.store), "replay/capacity": self.store.capacity}
+        read = {"rows": len(self.store), "capacity": self.store.capacity, "age": self.store.age}
+        return {f"{self.store_name}/{what}": value for what, value in read.items()}
 
     def close(self) -> None:
         """Let the env go."""

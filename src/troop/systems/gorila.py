@@ -72,7 +72,10 @@ class Gorila(Sync):
         explore, trainers = self.explored(algorithm.exploration), []
         for i, learner in enumerate(learners):
             own = dataclasses.replace(setting, seed=derived(setting.seed, f"bundle {i}"))
-            trainers.append(self.add_trainer(program, f"bundle{i}", algorithm, env, own, learner, explore))
+            node = self.add_trainer(
+                program, f"bundle{i}", algorithm, env, own, learner, explore, f"replay{i}"
+            )
+            trainers.append(node)
         add_evaluator(program, algorithm, env, trainers[0], setting)
         return program
 

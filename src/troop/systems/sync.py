@@ -72,8 +72,9 @@ class Sync:
         setting: Setting,
         learner: Algorithm[Transition],
         exploration: Exploration,
+        store_name: str = "replay",
     ) -> Trainer:
-        """A node that collects, stores and learns in turn."""
+        """A node that collects, stores and learns in turn; metrics call its store `store_name`."""
         spec, seed, device = env.spec, setting.seed, setting.device
         rhythm = dataclasses.replace(self.rhythm, overlap=self.rhythm.overlap and not setting.deterministic)
         experience = _n_step(algorithm)
@@ -88,6 +89,7 @@ class Sync:
             exploration,
             rhythm,
             self.save_replay,
+            store_name,
         )
 
     def playable(self, spec: EnvSpec) -> int:

@@ -54,7 +54,7 @@ DPG: dict[str, Any] = fast_td3.DDPG | {
 }
 
 # A few cores: nets and steps of the small DQN.
-SMALL: dict[str, Any] = dqn.SMALL | {"double": True, "dueling": True, "n_step": 3}
+SMALL: dict[str, Any] = dqn.SMALL | {"double": True, "dueling": True, "n_step": 3, "tau": 0.01}
 
 
 def _acting(most: int) -> int:
@@ -96,10 +96,11 @@ def atari(wish: Wish) -> Experiment:
 
 def small(wish: Wish) -> Experiment:
     """Four actors and small nets for classic control, Box2D, Catch and their like."""
-    env = envs.resolve(wish.env or "CartPole-v1", wish.envs or 8)
+    first = wish.env or "CartPole-v1"
+    env = envs.resolve(first, wish.envs or 8)
     return Experiment(
         _single_threaded(env),
-        DQNConfig(**SMALL),
+        DQNConfig(**SMALL | dqn.SMALL_FAMILY.get(envs.family(first), {})),
         Apex(
             4,
             overlap=False,  # such envs step faster than a policy chooses

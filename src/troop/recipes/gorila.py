@@ -29,6 +29,7 @@ ATARI: dict[str, Any] = {
 BUNDLES, SERVERS = 100, 31
 
 SMALL: dict[str, Any] = dqn.SMALL | {
+    "n_step": 3,  # the paper has one
     "tau": 0.0,
     "target_period": 500,  # global updates
     "double": True,

@@ -174,48 +174,35 @@ def test_two_at_once_are_refused(planned, tmp_path, capsys):
     assert "in use" in capsys.readouterr().err
 
 
-def started(folder):
-    """A process that compares two tiny recipes, once its first run has trained a little."""
-    argv = [
-        sys.executable,
-        "-m",
-        "troop",
-        "compare",
-        "dqn",
-        "c51",
-        *TINY,
-        "--env-steps",
-        "600",
-        "--seeds",
-        "1",
-    ]
+WHOLE = ["compare", "dqn", "c51", *TINY, "--evaluation.env-steps", "100", "--run", "c"]
+
+
+def interrupted(folder, *argv):
+    """A process that got a Ctrl-C once its first run had been evaluated: exit code, output, errors."""
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [*argv, "--run", "c"], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "troop", *argv], cwd=folder, env=env, stdout=-1, stderr=-1, text=True
     )
     metrics = folder / "c" / "dqn" / "seed1" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while (
-        time.monotonic() < deadline
-        and process.poll() is None
-        and not (metrics.exists() and metrics.stat().st_size)
-    ):
-        time.sleep(0.05)
-    return process
+    try:
+        while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        return *process.communicate(timeout=120), process.returncode
+    finally:
+        process.kill()  # nothing to do unless a test fails or runs out of time
 
 
 def test_a_comparison_is_stopped_goes_on_and_is_not_mixed(tmp_path, monkeypatch, capsys):
-    process = started(tmp_path)
-    process.send_signal(signal.SIGINT)
-    said, errors = process.communicate(timeout=60)
-    assert process.returncode == 3, said + errors
+    said, errors, code = interrupted(tmp_path, *WHOLE, "--env-steps", "600", "--seeds", "1")
+    assert code == 3, said + errors
     assert "go on with: troop compare --run c" in said.lower() and "Traceback" not in errors
     folder = tmp_path / "c"
     assert json.loads((folder / "dqn" / "seed1" / "summary.json").read_text())["status"] == "stopped"
     assert not (folder / "c51" / "seed1").exists()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(session, "busy", lambda: 0.0)
-    assert run(["compare", "dqn", "c51", *TINY, "--env-steps", "700", "--run", "c"]) == 2
+    assert run([*WHOLE, "--env-steps", "700"]) == 2
     assert "600 env steps" in capsys.readouterr().err
     assert run(["compare", "--run", "c"]) == 0
     known = json.loads((folder / "results.json").read_text())

@@ -178,9 +178,9 @@ def test_a_child_stops_itself_when_its_parent_is_gone():
     code = """
         import time
         from troop.compare.child import follow_parent
-        follow_parent()
-        print("ready", flush=True)
         try:
+            follow_parent()
+            print("ready", flush=True)
             time.sleep(60)
         except KeyboardInterrupt:
             print("stopped", flush=True)

@@ -44,8 +44,8 @@ def follow_parent() -> None:
 def main() -> int:
     """Run what the command line names."""
     folder, recipe, seed = sys.argv[1:]
-    follow_parent()
     try:
+        follow_parent()
         return run(Path(folder), recipe, int(seed))
     except TroopError as error:
         print(f"troop: {error}", file=sys.stderr)

@@ -22,13 +22,13 @@ demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup tests
 
 check: $(STAMP)
 	$(BIN)/ruff format --check src tests examples
 	$(BIN)/ruff check src tests examples
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup tests
 
 format: $(STAMP)
 	$(BIN)/ruff format src tests examples

@@ -1,0 +1,13 @@
+"""Files run side by side; tests that start processes and look for what is left of them, one after another."""
+
+import pytest
+
+TOGETHER = ("tests/engines/", "tests/conformance/test_engine.py")
+
+
+def pytest_collection_modifyitems(items):
+    """Give each test the group whose tests share a worker: its file, or all that count shared memory."""
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        group = "engines" if file.startswith(TOGETHER) else file
+        item.add_marker(pytest.mark.xdist_group(group))

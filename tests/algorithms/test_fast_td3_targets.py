@@ -2,7 +2,6 @@ import pytest
 import torch
 from small import PLAIN, batch, learner
 
-from troop.algorithms.halves import lower
 from troop.functional import categorical
 
 
@@ -44,14 +43,14 @@ def test_the_lowest_of_any_number_of_critics_is_taken_and_the_last_on_a_tie():
     atoms = torch.linspace(-1, 1, 5)
     for count in (1, 2, 3, 5):
         rows = torch.randn(count, 40, 5, generator=random).softmax(-1)
-        found = lower(rows, atoms.expand(40, 5))
+        found = categorical.lower_mean(rows, atoms.expand(40, 5))
         means = (rows * atoms).sum(-1)
         for row in range(40):
             best = min(range(count), key=lambda c: means[c, row].item())
             assert torch.equal(found[row], rows[best, row])
     tied = torch.tensor([[[0.0, 0, 1, 0, 0]], [[0.5, 0, 0, 0, 0.5]]])  # both have mean 0
-    assert torch.equal(lower(tied, atoms.expand(1, 5)), tied[1])
-    assert torch.equal(lower(torch.cat((tied, tied[:1])), atoms.expand(1, 5)), tied[0])
+    assert torch.equal(categorical.lower_mean(tied, atoms.expand(1, 5)), tied[1])
+    assert torch.equal(categorical.lower_mean(torch.cat((tied, tied[:1])), atoms.expand(1, 5)), tied[0])
 
 
 def test_scalar_critics_have_td3s_target():

@@ -4,18 +4,22 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from troop.nets.actors import DeterministicActor
 from troop.nets.critics import Critics
-from troop.nets.mlp import MLP, DeterministicActor
+from troop.nets.mlp import MLP
+from troop.nets.shape import Shape
+
+ACTIVATIONS = {"relu": F.relu, "elu": F.elu, "silu": F.silu}
 
 
-def plain(x, layers, layer_norm):
+def plain(x, layers, layer_norm, activation):
     """One net, one layer at a time, with torch's own operations."""
     *hidden, weight, bias = layers
     each = 4 if layer_norm else 2
     for first in range(0, len(hidden), each):
         x = F.linear(x, *hidden[first : first + 2])
         x = F.layer_norm(x, x.shape[-1:], *hidden[first + 2 : first + 4]) if layer_norm else x
-        x = x.relu()
+        x = ACTIVATIONS[activation](x)
     return F.linear(x, weight, bias)
 
 
@@ -25,10 +29,11 @@ SIZES = {"tiny": ((3,), 4, 5), "deep": ((16, 8, 8), 7, 33), "wide": ((256, 128),
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("copies", [None, 1, 2, 3])
-def test_answers_and_gradients_are_those_of_plain_layers(size, layer_norm, copies):
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_answers_and_gradients_are_those_of_plain_layers(size, layer_norm, copies, activation):
     hidden, inputs, rows = SIZES[size]
     torch.manual_seed(0)
-    net = MLP(inputs, hidden, 6, layer_norm, copies).double()
+    net = MLP(inputs, hidden, 6, layer_norm, copies, activation).double()
     for parameter in net.parameters():
         torch.nn.init.normal_(parameter, 0.5)  # also the norms' weights, which start as ones and zeros
     front = () if copies is None else (copies,)
@@ -41,18 +46,19 @@ def test_answers_and_gradients_are_those_of_plain_layers(size, layer_norm, copie
     other = x.detach().clone().requires_grad_()
     layers = [p.detach().clone().requires_grad_() for p in net.layers]
     if copies is None:
-        answer = plain(other, layers, layer_norm)
+        answer = plain(other, layers, layer_norm, activation)
     else:
-        answer = torch.stack([plain(other[c], [p[c] for p in layers], layer_norm) for c in range(copies)])
+        each = [plain(other[c], [p[c] for p in layers], layer_norm, activation) for c in range(copies)]
+        answer = torch.stack(each)
     (answer * pull).sum().backward()
     assert torch.allclose(found, answer, atol=1e-10)
     for ours, by_hand in zip(got, [other.grad, *(p.grad for p in layers)], strict=True):
         assert torch.allclose(ours, by_hand, atol=1e-9)
 
 
-@pytest.mark.parametrize("layer_norm", [False, True])
-def test_a_frozen_net_passes_gradients_through_and_keeps_none(layer_norm):
-    net = Critics(5, (8, 8), 3, count=2, layer_norm=layer_norm).requires_grad_(False)
+@pytest.mark.parametrize("layer_norm, activation", [(False, "relu"), (True, "relu"), (True, "silu")])
+def test_a_frozen_net_passes_gradients_through_and_keeps_none(layer_norm, activation):
+    net = Critics(5, Shape((8, 8), layer_norm, activation), 3, count=2).requires_grad_(False)
     action = torch.randn(4, 2, requires_grad=True)
     net(torch.randn(4, 3), action).sum().backward()
     assert action.grad.abs().sum() > 0
@@ -68,19 +74,19 @@ def test_layers_start_as_torch_starts_them():
 
 def test_the_actors_last_layer_starts_small_and_unbiased():
     torch.manual_seed(0)
-    weight, bias = list(DeterministicActor(4, (256,), 64, head_std=0.01).parameters())[-2:]
+    weight, bias = list(DeterministicActor(4, Shape((256,)), 64, head_std=0.01).parameters())[-2:]
     assert weight.std().item() == pytest.approx(0.01, rel=0.05)
     assert not bias.any()
 
 
 def test_actions_are_bounded_by_tanh():
-    action = DeterministicActor(3, (8,), 2, head_std=100.0)(torch.randn(64, 3) * 10)
+    action = DeterministicActor(3, Shape((8,)), 2, head_std=100.0)(torch.randn(64, 3) * 10)
     assert action.abs().max() <= 1 and action.abs().max() > 0.99
 
 
 def test_critics_are_independent_and_see_observation_and_action():
     torch.manual_seed(0)
-    critics, obs, action = Critics(5, (8,), 7, count=3), torch.randn(4, 3), torch.randn(4, 2)
+    critics, obs, action = Critics(5, Shape((8,)), 7, count=3), torch.randn(4, 3), torch.randn(4, 2)
     found = critics(obs, action)
     assert found.shape == (3, 4, 7) and not torch.equal(found[0], found[1])
     assert not torch.equal(found, critics(obs, action + 1)) and not torch.equal(

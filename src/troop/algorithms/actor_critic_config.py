@@ -9,6 +9,8 @@ from troop.algorithms.descent import Descent
 from troop.core.batch import NStep
 from troop.core.config import ranged
 from troop.core.env import OBS, Continuous, EnvSpec
+from troop.nets.chain import Activation
+from troop.nets.shape import Kind, Shape
 
 if TYPE_CHECKING:
     from troop.algorithms.actor_critic_policy import ActorCriticPolicy
@@ -32,24 +34,33 @@ class ActorCriticConfig:
     """Range of the atoms: cover reward per step / (1 - gamma); too small a range caps learning silently."""
     clipped_double_q: bool = True
     """Regress every critic on the target with the lower value; off: each on its own."""
+    categorical_min: Literal["lower_mean", "elementwise_min"] = "lower_mean"
+    """The lower of categorical targets: the one with the lower mean, kept whole (FastTD3), or the least
+    probability of each atom, against which critics have binary cross entropy (PQL-D)."""
     policy_q: Literal["auto", "min", "mean", "first"] = "auto"
     """What the policy climbs; auto is min with clipped double Q and mean without."""
     bootstrap_at_limits: bool = True
     """A time limit is not the world's end; off only for tasks whose time limit is part of the task."""
     normalize_observations: bool = True
     normalize_rewards: bool = False
+    net: Kind = "mlp"
+    """Layers, or blocks on the unit sphere: simbav2 as its paper has them, simbav2_port as FastTD3's code."""
     actor_hidden: tuple[int, ...] = ranged((512, 256, 128), low=1)
     critic_hidden: tuple[int, ...] = ranged((1024, 512, 256), low=1)
+    """Width of each layer, or of each block of SimbaV2, where all are the same."""
+    activation: Activation = "relu"
     layer_norm: bool = False
-    """LayerNorm before each ReLU: steadier with small batches and many updates per step."""
+    """LayerNorm before each activation: steadier with small batches and many updates per step."""
     actor_init: float = ranged(0.01, low=0)
-    """Standard deviation of the weights of the policy's last layer."""
+    """Standard deviation of the weights of the policy's last layer; an MLP's, SimbaV2 has its own."""
     actor_lr: float = ranged(3e-4, above=0)
     critic_lr: float = ranged(3e-4, above=0)
     lr_end: float = ranged(1.0, above=0, high=1)
     """Fraction of the learning rates left at the end of the cosine; 1 keeps them constant."""
     lr_updates: int = ranged(200_000, low=1)
     """Critic updates over which the cosine runs."""
+    beta2: float = ranged(0.999, low=0, below=1)
+    """Of Adam's running mean of squared gradients."""
     weight_decay: float = ranged(0.1, low=0)
     max_grad_norm: float = ranged(0.0, low=0)
     """Clip gradients to this norm; 0 does not clip."""
@@ -83,6 +94,10 @@ class ActorCriticConfig:
             )
         if self.atoms and self.normalize_rewards and not self.v_min < 0 < self.v_max:
             return f"normalize_rewards needs v_min < 0 < v_max, not {self.v_min:g} to {self.v_max:g}"
+        for name in ("actor_hidden", "critic_hidden"):
+            hidden = getattr(self, name)
+            if self.net != "mlp" and (not hidden or len(set(hidden)) > 1):
+                return f"{name} is {hidden}; SimbaV2 wants one number a block, all the same"
         return None
 
     def refuse_split(self) -> str | None:
@@ -95,4 +110,15 @@ class ActorCriticConfig:
 
     def descent(self, device: str) -> Descent:
         """How gradients become steps."""
-        return Descent(self.weight_decay, self.max_grad_norm, self.lr_end, self.lr_updates, device)
+        return Descent(
+            self.weight_decay,
+            self.max_grad_norm,
+            self.lr_end,
+            self.lr_updates,
+            device,
+            beta2=self.beta2,
+        )
+
+    def shape(self, hidden: tuple[int, ...]) -> Shape:
+        """Of a net with these hidden layers."""
+        return Shape(hidden, self.layer_norm, self.activation, self.net)

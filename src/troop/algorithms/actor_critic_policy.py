@@ -9,8 +9,8 @@ from troop.algorithms.actor_critic_config import ActorCriticConfig
 from troop.core.algorithm import State
 from troop.core.env import OBS, PRIVILEGED, Continuous, EnvSpec, Obs
 from troop.functional import categorical
+from troop.nets.actors import DeterministicActor, GaussianActor
 from troop.nets.critics import Critics
-from troop.nets.mlp import DeterministicActor
 from troop.nets.normalizer import Normalizer
 
 
@@ -18,7 +18,7 @@ def critics(spec: EnvSpec, cfg: ActorCriticConfig) -> Critics:
     """The critics of an env: they see observation, privileged observation and action."""
     assert isinstance(spec.action, Continuous)
     inputs = spec.width(OBS) + spec.width(PRIVILEGED) + spec.action.size
-    return Critics(inputs, cfg.critic_hidden, cfg.atoms or 1, cfg.critics, cfg.layer_norm)
+    return Critics(inputs, cfg.shape(cfg.critic_hidden), cfg.atoms or 1, cfg.critics)
 
 
 def observed(obs: Obs) -> Tensor:
@@ -53,7 +53,9 @@ class Value(nn.Module):
 class ActorCriticPolicy(nn.Module):
     """Normalizer and actor in one, so that statistics travel with weights; and the critics, if it tells."""
 
-    def __init__(self, spec: EnvSpec, cfg: ActorCriticConfig, actor: DeterministicActor) -> None:
+    def __init__(
+        self, spec: EnvSpec, cfg: ActorCriticConfig, actor: DeterministicActor | GaussianActor
+    ) -> None:
         super().__init__()
         # One normalizer over all columns serves both: the policy reads its first ones.
         self.normalizer = Normalizer(spec.width(OBS) + spec.width(PRIVILEGED))
@@ -65,6 +67,11 @@ class ActorCriticPolicy(nn.Module):
     def seen(self, obs: Obs) -> Tensor:
         """All that is observed, normalized if that is on; the policy's own columns come first."""
         x = observed(obs)
+        return self.normalizer(x) if self.normalize else x
+
+    def glanced(self, obs: Obs) -> Tensor:
+        """What acting needs of it: the policy's own columns, or all where it tells values."""
+        x = obs[OBS] if self.critic is None else observed(obs)
         return self.normalizer(x) if self.normalize else x
 
     def initial_state(self, rows: int) -> State:

@@ -29,6 +29,7 @@ class Descent:
     device: str
     kind: Kind = "adam"
     eps: float = 1e-8
+    beta2: float = 0.999  # of Adam
     decay: float = 0.99  # of RMSProp's running means, which are `centered` or not
     centered: bool = False
 
@@ -43,7 +44,14 @@ class Descent:
         """What makes the optimizer of given parameters."""
         if self.kind == "adam":
             fused = torch.device(self.device).type in ("cpu", "cuda")
-            return partial(AdamW, lr=rate, eps=self.eps, weight_decay=self.weight_decay, fused=fused)
+            return partial(
+                AdamW,
+                lr=rate,
+                betas=(0.9, self.beta2),
+                eps=self.eps,
+                weight_decay=self.weight_decay,
+                fused=fused,
+            )
         return partial(
             RMSProp,
             lr=rate,

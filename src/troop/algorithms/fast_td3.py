@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from troop.algorithms.actor_critic import ActorCritic
 from troop.algorithms.actor_critic_config import ActorCriticConfig
-from troop.algorithms.actor_critic_policy import ActorCriticPolicy, observed
+from troop.algorithms.actor_critic_policy import ActorCriticPolicy
 from troop.algorithms.halves import CriticHalf, PolicyHalf
 from troop.algorithms.target import frozen, soft_update
 from troop.core.algorithm import Acted, State
 from troop.core.config import ranged
-from troop.core.env import OBS, Continuous, EnvSpec, Obs
+from troop.core.env import Continuous, EnvSpec, Obs
 from troop.core.exploration import Drawn, Exploration
 from troop.core.peers import NO_PEERS, Peers
-from troop.nets.mlp import DeterministicActor
+from troop.nets.actors import DeterministicActor
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,8 @@ class FastTD3Policy(ActorCriticPolicy):
 
     def __init__(self, spec: EnvSpec, cfg: FastTD3Config) -> None:
         assert isinstance(spec.action, Continuous)
-        actor = DeterministicActor(
-            spec.width(), cfg.actor_hidden, spec.action.size, cfg.actor_init, cfg.layer_norm
-        )
+        shape = cfg.shape(cfg.actor_hidden)
+        actor = DeterministicActor(spec.width(), shape, spec.action.size, cfg.actor_init)
         super().__init__(spec, cfg, actor)
         self.clip_actions, self.policy_noise, self.noise_clip = (
             cfg.clip_actions,
@@ -105,8 +104,7 @@ class FastTD3Policy(ActorCriticPolicy):
     @torch.no_grad()
     def act(self, obs: Obs, state: State, explore: Tensor) -> Acted:
         """Tanh action plus Gaussian noise of standard deviation `explore` [B], the same for all joints."""
-        x = obs[OBS] if self.critic is None else observed(obs)
-        x = self.normalizer(x) if self.normalize else x
+        x = self.glanced(obs)
         best = action = self(x)
         if explore.any():
             action = torch.addcmul(best, torch.randn_like(best), explore.unsqueeze(-1))

@@ -48,6 +48,7 @@ class CriticHalf:
         self.cfg, self.policy, self.critic = cfg, policy, critic
         self.publishes, self.follows = critic, policy
         self.atoms = torch.linspace(cfg.v_min, cfg.v_max, cfg.atoms, device=device) if cfg.atoms else None
+        self.elementwise = cfg.clipped_double_q and cfg.categorical_min == "elementwise_min"
         self.descent = cfg.descent(device).on(peers, critic, cfg.critic_lr)
         self.target_critic = frozen(critic)
         self.actor: nn.Module = policy.actor  # who chooses the next actions
@@ -78,6 +79,7 @@ class CriticHalf:
             target = self.target(batch, next_obs)
             loss, error, value = self.loss(obs, batch.action, target, batch.weight)
         skipped = self.descent.step(loss)
+        self.critic.nets.project()
         self.updates += 1
         metrics = {"loss/critic": loss.detach(), "value/mean": value.mean(), "count/skipped_updates": skipped}
         return Outcome(metrics, priority=error if batch.index is not None else None)
@@ -99,9 +101,10 @@ class CriticHalf:
             return td.target(reward, batch.discount, values)
         moved = categorical.shift(reward, batch.discount, self.atoms)  # [B, K]
         probabilities = outputs.softmax(-1)
-        if self.cfg.clipped_double_q:
-            probabilities = lower(probabilities, moved).unsqueeze(0)
-        return torch.stack([categorical.project(p, moved, self.atoms) for p in probabilities])
+        if self.cfg.clipped_double_q and not self.elementwise:
+            probabilities = categorical.lower_mean(probabilities, moved).unsqueeze(0)
+        projected = torch.stack([categorical.project(p, moved, self.atoms) for p in probabilities])
+        return projected.amin(0, keepdim=True) if self.elementwise else projected
 
     def _loss(
         self, obs: Tensor, action: Tensor, target: Tensor, weight: Tensor | None
@@ -112,7 +115,8 @@ class CriticHalf:
             error = outputs.squeeze(-1) - target  # [C, B]
             rows, size, value = error.square(), error.detach().abs().amax(0), target
         else:
-            rows = categorical.cross_entropy(target, outputs)  # [C, B]
+            against = categorical.binary_cross_entropy if self.elementwise else categorical.cross_entropy
+            rows = against(target, outputs)  # [C, B]
             size, value = rows.detach().amax(0), categorical.mean(target, self.atoms)
         return (rows if weight is None else rows * weight).mean(-1).sum(), size, value
 
@@ -181,6 +185,7 @@ class PolicyHalf:
         with self.autocast:
             loss, log_prob = self.loss(self.policy.seen(obs))
         skipped = self.descent.step(loss)
+        self.policy.actor.net.project()
         for parameter in self.trained_elsewhere:
             parameter.requires_grad = True
         metrics = {"loss/policy": loss.detach(), "count/skipped_updates": skipped}
@@ -216,16 +221,3 @@ class PolicyHalf:
         self.critic.load_state_dict(state["critic"])
         self.descent.load_state_dict(state["policy_descent"])
         self.updates = int(state["updates"])
-
-
-def lower(probabilities: Tensor, moved: Tensor) -> Tensor:
-    """Per row the distribution with the lowest target mean, [C, B, K] -> [B, K]; on a tie the last critic's.
-
-    The mean of a projection is the mean of the moved atoms under it, so choosing before projecting
-    chooses the same row and projects once.
-    """
-    means = (probabilities * moved).sum(-1)  # [C, B]
-    if probabilities.shape[0] == 2:
-        return torch.where((means[0] < means[1]).unsqueeze(-1), probabilities[0], probabilities[1])
-    last = probabilities.shape[0] - 1 - means.flip(0).argmin(0)
-    return probabilities.gather(0, last.view(1, -1, 1).expand(1, -1, probabilities.shape[-1])).squeeze(0)

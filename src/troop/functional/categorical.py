@@ -36,6 +36,19 @@ def project(probabilities: Tensor, moved: Tensor, atoms: Tensor) -> Tensor:
     return projected[:, :atoms_count]
 
 
+def lower_mean(probabilities: Tensor, moved: Tensor) -> Tensor:
+    """Per row the distribution with the lowest target mean, [C, B, K] -> [B, K]; on a tie the last critic's.
+
+    The mean of a projection is the mean of the moved atoms under it, so choosing before projecting
+    chooses the same row and projects once.
+    """
+    means = (probabilities * moved).sum(-1)  # [C, B]
+    if probabilities.shape[0] == 2:
+        return torch.where((means[0] < means[1]).unsqueeze(-1), probabilities[0], probabilities[1])
+    last = probabilities.shape[0] - 1 - means.flip(0).argmin(0)
+    return probabilities.gather(0, last.view(1, -1, 1).expand(1, -1, probabilities.shape[-1])).squeeze(0)
+
+
 def entropy(probabilities: Tensor) -> Tensor:
     """-sum_k p_k log p_k of distributions [..., K]; 0 log 0 is 0."""
     terms: Tensor = torch.special.xlogy(probabilities, probabilities)
@@ -47,3 +60,13 @@ def cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
     flat = target.expand_as(logits).reshape(-1, logits.shape[-1])
     loss = functional.cross_entropy(logits.float().reshape(flat.shape), flat, reduction="none")
     return loss.view(logits.shape[:-1])
+
+
+def binary_cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
+    """Mean over atoms of -t log p - (1 - t) log(1 - p), p = softmax(logits); shapes as in `cross_entropy`.
+
+    For targets whose mass is less than one. 1 - p is kept off zero, where its log has no gradient left.
+    """
+    log_p = logits.float().log_softmax(-1)
+    rest = torch.log1p(-log_p.exp().clamp_max(1 - 1e-6))
+    return -torch.lerp(rest, log_p, target).mean(-1)

@@ -1,11 +1,14 @@
-"""linear, norm, relu, ..., linear as one step of autograd, for one net or for several of the same shape."""
+"""linear, norm, activation, ..., linear as one step of autograd, for one net or several of the same shape."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+Activation = Literal["relu", "elu", "silu"]
 
 SMALL = (
     512 * 256
@@ -42,6 +45,22 @@ def scaled(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Ten
     return torch.addcmul(bias.unsqueeze(-2), normalized, weight.unsqueeze(-2)), normalized, mean, rstd
 
 
+def activated(x: Tensor, activation: Activation, inplace: bool = False) -> Tensor:
+    """ReLU, ELU or SiLU (which never is in place)."""
+    if activation == "silu":
+        return functional.silu(x)
+    return (functional.relu if activation == "relu" else functional.elu)(x, inplace=inplace)
+
+
+def through(gradient: Tensor, activation: Activation, before: Tensor | None, after: Tensor) -> Tensor:
+    """The gradient before an activation, from that after it; SiLU alone needs to know what came in."""
+    if activation == "silu":
+        return torch.ops.aten.silu_backward.default(gradient, before)  # type: ignore[no-any-return]
+    if activation == "elu":
+        return torch.ops.aten.elu_backward.default(gradient, 1, 1, 1, True, after)  # type: ignore[no-any-return]
+    return torch.ops.aten.threshold_backward.default(gradient, after, 0)  # type: ignore[no-any-return]
+
+
 class Chain(torch.autograd.Function):
     """The same products as layer by layer, with a node, some views and some copies less per layer.
 
@@ -49,7 +68,7 @@ class Chain(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, norm: bool, *parameters: Tensor) -> Tensor:  # noqa: ANN401
+    def forward(ctx: Any, x: Tensor, norm: bool, activation: Activation, *parameters: Tensor) -> Tensor:  # noqa: ANN401
         """[..., B, i] -> [..., B, o]; parameters as in MLP.layers."""
         each = 4 if norm else 2
         kept: list[Tensor] = []
@@ -61,8 +80,10 @@ class Chain(torch.autograd.Function):
                 kept.append(x)
                 x, *rest = scaled(x, *scales)
                 kept += rest
-            x = x.relu_()
-        ctx.each, ctx.last = each, len(parameters) - 2
+            if activation == "silu":
+                kept.append(x)
+            x = activated(x, activation, inplace=True)
+        ctx.each, ctx.last, ctx.activation = each, len(parameters) - 2, activation
         ctx.save_for_backward(*parameters, *kept, x)
         return affine(x, parameters[-2], parameters[-1])
 
@@ -71,15 +92,16 @@ class Chain(torch.autograd.Function):
         """Gradients of the input and of those parameters that want one."""
         saved, wanted, each, last = list(ctx.saved_tensors), ctx.needs_input_grad, ctx.each, ctx.last
         parameters, kept = saved[: last + 2], saved[last + 2 :]
-        found = list[Tensor | None]([None] * (4 + last))
+        found = list[Tensor | None]([None] * (5 + last))
         gradient, x = gradients[0], kept.pop()
         for first in range(last, -1, -each):
             if first < last:
-                gradient = torch.ops.aten.threshold_backward.default(gradient, x, 0)
+                before = kept.pop() if ctx.activation == "silu" else None
+                gradient = through(gradient, ctx.activation, before, x)
                 if each == 4:
                     rstd, mean, normalized, before = kept.pop(), kept.pop(), kept.pop(), kept.pop()
-                    if wanted[4 + first]:
-                        found[4 + first], found[5 + first] = (gradient * normalized).sum(-2), gradient.sum(-2)
+                    if wanted[5 + first]:
+                        found[5 + first], found[6 + first] = (gradient * normalized).sum(-2), gradient.sum(-2)
                     gradient = torch.ops.aten.native_layer_norm_backward.default(
                         gradient * parameters[first + 2].unsqueeze(-2),
                         before,
@@ -91,19 +113,20 @@ class Chain(torch.autograd.Function):
                         [True, False, False],
                     )[0]
                 x = kept.pop()
-            if wanted[2 + first]:
-                found[2 + first], found[3 + first] = product(gradient.mT, x), gradient.sum(-2)
+            if wanted[3 + first]:
+                found[3 + first], found[4 + first] = product(gradient.mT, x), gradient.sum(-2)
             if first or wanted[0]:
                 gradient = product(gradient, parameters[first])
         found[0] = gradient if wanted[0] else None
         return tuple(found)
 
 
-def layered(x: Tensor, norm: bool, *parameters: Tensor) -> Tensor:
+def layered(x: Tensor, norm: bool, activation: Activation, *parameters: Tensor) -> Tensor:
     """What Chain computes, in plain operations that autocast and torch.compile can look into."""
     each, last = (4 if norm else 2), len(parameters) - 2
     for first in range(0, last + 1, each):
         x = x @ parameters[first].mT + parameters[first + 1].unsqueeze(-2)
         if first < last:
-            x = torch.relu(scaled(x, *parameters[first + 2 : first + 4])[0] if norm else x)
+            x = scaled(x, *parameters[first + 2 : first + 4])[0] if norm else x
+            x = activated(x, activation)
     return x

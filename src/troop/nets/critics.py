@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
-from troop.nets.mlp import MLP
+from troop.nets.shape import Shape
 
 
 class Critics(nn.Module):
@@ -17,12 +15,10 @@ class Critics(nn.Module):
     size (nets/chain.py): small layers want the former on a CPU, large ones the latter, GPUs the former.
     """
 
-    def __init__(
-        self, inputs: int, hidden: Sequence[int], outputs: int, count: int = 2, layer_norm: bool = False
-    ) -> None:
+    def __init__(self, inputs: int, shape: Shape, outputs: int, count: int = 2) -> None:
         super().__init__()
         self.count = count
-        self.nets = MLP(inputs, hidden, outputs, layer_norm, copies=count)
+        self.nets = shape.net(inputs, outputs, copies=count)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """[B, o], [B, a] -> [count, B, outputs]."""

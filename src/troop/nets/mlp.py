@@ -9,11 +9,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from troop.nets.chain import Chain, layered
+from troop.nets.chain import Activation, Chain, layered
 
 
 class MLP(nn.Module):
-    """Linear, LayerNorm if asked for, ReLU, in turn, ending linear; PyTorch's default init.
+    """Linear, LayerNorm if asked for, activation, in turn, ending linear; PyTorch's default init.
 
     With `copies`, that many independent nets side by side: [copies, B, i] -> [copies, B, o].
     """
@@ -25,9 +25,10 @@ class MLP(nn.Module):
         outputs: int,
         layer_norm: bool = False,
         copies: int | None = None,
+        activation: Activation = "relu",
     ) -> None:
         super().__init__()
-        self.inputs, self.layer_norm = inputs, layer_norm
+        self.inputs, self.layer_norm, self.activation = inputs, layer_norm, activation
         self.layers = nn.ParameterList()  # weight and bias in turn, each followed by those of its norm
         front = () if copies is None else (copies,)
         for before, after in pairwise([inputs, *hidden, outputs]):
@@ -43,29 +44,14 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B, inputs] -> [B, outputs], or stacks of them."""
         if torch.is_autocast_enabled(x.device.type) or torch.compiler.is_compiling():
-            return layered(x, self.layer_norm, *self.parts)
-        y: Tensor = Chain.apply(x, self.layer_norm, *self.parts)  # type: ignore[no-untyped-call]
+            return layered(x, self.layer_norm, self.activation, *self.parts)
+        y: Tensor = Chain.apply(x, self.layer_norm, self.activation, *self.parts)  # type: ignore[no-untyped-call]
         return y
 
+    def start(self, head_std: float) -> None:
+        """Let the last layer start near zero, or at it."""
+        nn.init.normal_(self.layers[-2], 0.0, head_std)
+        nn.init.zeros_(self.layers[-1])
 
-class DeterministicActor(nn.Module):
-    """Observation to an action in [-1, 1] by tanh; the last layer starts near zero."""
-
-    def __init__(
-        self,
-        inputs: int,
-        hidden: Sequence[int],
-        outputs: int,
-        head_std: float = 0.01,
-        layer_norm: bool = False,
-    ) -> None:
-        super().__init__()
-        self.inputs = inputs
-        self.net = MLP(inputs, hidden, outputs, layer_norm)
-        nn.init.normal_(self.net.layers[-2], 0.0, head_std)
-        nn.init.zeros_(self.net.layers[-1])
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """[B, inputs] -> [B, outputs]."""
-        action: Tensor = self.net(obs).tanh()
-        return action
+    def project(self) -> None:
+        """Nothing: these weights may be of any length."""

@@ -38,6 +38,7 @@ KINDS: dict[str, type] = {
         algorithms.DQNConfig,
         algorithms.C51Config,
         algorithms.RainbowConfig,
+        algorithms.SACConfig,
         systems.Sync,
         systems.Apex,
         systems.Gorila,
@@ -55,7 +56,7 @@ KINDS: dict[str, type] = {
 }
 EXPECTED: dict[str, Any] = {
     "env": (envs.EnvPool, envs.Gymnasium, envs.Toy),
-    "algorithm": (algorithms.FastTD3Config, algorithms.DQNConfig),
+    "algorithm": (algorithms.FastTD3Config, algorithms.SACConfig, algorithms.DQNConfig),
     "system": (systems.Sync, systems.Apex),
     "engine": (engines.Inline, engines.Processes, engines.Ray),
     "until": Until,

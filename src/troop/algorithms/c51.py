@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from troop.algorithms.dqn import DQN, DQNConfig, DQNPolicy
+from troop.core.algorithm import Acted, State
 from troop.core.batch import NStep, Transition
 from troop.core.config import ranged
-from troop.core.env import EnvSpec
+from troop.core.env import EnvSpec, Obs
 from troop.core.peers import NO_PEERS, Peers
 from troop.functional import categorical, td
 from troop.nets.noisy import Noise
@@ -64,7 +65,12 @@ class C51Config(DQNConfig):
 
 
 class C51Policy(DQNPolicy):
-    """Acts on the means of the distributions."""
+    """Acts on the means of the distributions; does not tell them.
+
+    From means an actor could compute |TD error|, while the learner's priorities are divergences: new rows
+    would lie on another scale than those drawn before, be it above or below. Untold, they enter with the
+    largest priority yet and have their divergence once they are drawn.
+    """
 
     support: Tensor
 
@@ -76,6 +82,11 @@ class C51Policy(DQNPolicy):
     def values(self, outputs: Tensor) -> Tensor:
         """Q [B, A] of logits [B, A, K]."""
         return categorical.mean(outputs.softmax(-1), self.support)
+
+    def act(self, obs: Obs, state: State, explore: Tensor) -> Acted:
+        """As DQN, but for what travels with the action: nothing."""
+        acted = super().act(obs, state, explore)
+        return Acted(acted.action, acted.state)
 
 
 class C51(DQN):

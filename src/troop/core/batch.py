@@ -43,6 +43,16 @@ class Rows:
     closing: Tensor  # [T, B] bool
     priority: Tensor | None = None  # [T, B] initial priority of each row; None: the store's own choice
 
+    def cpu(self) -> Rows:
+        """The same on the host; itself if that is where it is."""
+        if self.reward.is_cpu:
+            return self
+        plain = ("action", "reward", "terminated", "truncated", "closing")
+        moved = {name: getattr(self, name).cpu() for name in plain}
+        priority = None if self.priority is None else self.priority.cpu()
+        obs = {name: x.cpu() for name, x in self.obs.items()}
+        return Rows(self.streams, obs, **moved, priority=priority)
+
 
 @dataclass(frozen=True)
 class NStep:

@@ -89,6 +89,10 @@ class Saved:
 class Engine(Protocol):
     """Runs programs."""
 
+    def check(self, program: Program) -> None:
+        """Raise BadInput or SetupProblem if it is seen before anything starts that this cannot run here."""
+        ...
+
     def run(
         self, program: Program, until: Until, seed: int, watch: Watch, saved: Saved | None = None
     ) -> Result:

@@ -44,6 +44,9 @@ class Inline:
     checkpoint_s: float = ranged(120.0, above=0)
     """Training seconds between checkpoints; there is always one at the end."""
 
+    def check(self, program: Program) -> None:
+        """Anything runs in one thread."""
+
     def run(
         self, program: Program, until: Until, seed: int, watch: Watch, saved: Saved | None = None
     ) -> Result:

@@ -6,7 +6,12 @@ import ctypes
 import os
 import sys
 
+from troop.core.errors import SetupProblem
+
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # glibc's mallopt parameters
+HOST_BYTES = 20 << 20  # that a host takes for itself before it holds anything, torch being shared
+HOST_FILES = 4  # that a launcher holds open for a host: line, end, stack, and one on its way
+OTHER_FILES = 100
 
 
 def prepare(threads: int) -> None:
@@ -28,6 +33,27 @@ def keep_pages() -> None:
         if hasattr(libc, "mallopt"):
             libc.mallopt(MMAP_THRESHOLD, 1 << 30)
             libc.mallopt(TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def make_room(hosts: int) -> None:
+    """Let this process hold the files of so many hosts; SetupProblem if there is no room for them."""
+    import resource
+
+    import psutil
+
+    wanted, free = hosts * HOST_BYTES, psutil.virtual_memory().available
+    cure = "lower the number of actors, or spread them over machines with --engine ray"
+    if wanted > free:
+        raise SetupProblem(
+            f"{hosts:,} hosts want at least {wanted / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free; "
+            f"{cure}."
+        )
+    files = OTHER_FILES + hosts * HOST_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and files > hard:
+        raise SetupProblem(f"{hosts:,} hosts want {files:,} open files and {hard:,} are allowed; {cure}.")
+    if soft != resource.RLIM_INFINITY and files > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
 
 
 def cores() -> int:

@@ -8,10 +8,11 @@ from typing import Literal
 from troop.core.config import ranged
 from troop.core.engine import Counters, Result, Saved, Until, Watch
 from troop.core.program import Program
+from troop.engines.crew import members
 from troop.engines.launching import Loop, share_cores
-from troop.engines.on_ray_cluster import connected
+from troop.engines.on_ray_cluster import check_address, connected
 from troop.engines.on_ray_crew import RayCrew
-from troop.engines.on_ray_placement import Places, bundles, wishes
+from troop.engines.on_ray_placement import Places, Wish, bundles, wishes
 from troop.engines.tally import Tally
 
 
@@ -52,15 +53,21 @@ class Ray:
     mailbox_mb: float = ranged(32.0, above=0)
     """Megabytes that one host may have sent to another without their being taken; then it waits."""
 
+    def check(self, program: Program) -> None:
+        """BadInput if there cannot be such an address, or a wish is for a role that does not exist."""
+        check_address(self.address)
+        bundles(members(program), self._wishes())
+
+    def _wishes(self) -> list[Wish]:
+        wanted = wishes(self.cpus, "cpus", "CPU") + wishes(self.gpus, "gpus", "GPU")
+        return wanted + wishes(self.resources, "resources")
+
     def run(
         self, program: Program, until: Until, seed: int, watch: Watch, saved: Saved | None = None
     ) -> Result:
         """All hosts at once until done; a checkpoint and an evaluation at the end."""
         crew = RayCrew(program, seed, int(self.mailbox_mb * 2**20), 3 * self.step_limit_s)
-        wanted = wishes(self.cpus, "cpus", "CPU") + wishes(self.gpus, "gpus", "GPU")
-        places = Places(
-            bundles(crew.members, wanted + wishes(self.resources, "resources")), strategy=self.strategy
-        )
+        places = Places(bundles(crew.members, self._wishes()), strategy=self.strategy)
         self._share_threads(crew, places)
         cpus = sum(bundle["CPU"] for bundle in places.bundles.values())
         with connected(self.address, self.insecure, self.connect_limit_s, cpus):

@@ -12,6 +12,7 @@ from troop.core.errors import SetupProblem
 from troop.core.program import Program
 from troop.engines.crew import Crew
 from troop.engines.launching import Loop, share_cores
+from troop.engines.machine import make_room
 from troop.engines.tally import Tally
 
 
@@ -38,12 +39,17 @@ class Processes:
     start: Literal["spawn", "forkserver"] = "forkserver"
     """forkserver imports torch once for all hosts, spawn once for each."""
 
+    def check(self, program: Program) -> None:
+        """SetupProblem if this machine has no room for a process per host."""
+        if sys.platform != "linux":
+            raise SetupProblem("The processes engine needs Linux; use --engine inline here.")
+        make_room(len(program.hosts()))
+
     def run(
         self, program: Program, until: Until, seed: int, watch: Watch, saved: Saved | None = None
     ) -> Result:
         """All hosts at once until done; a checkpoint and an evaluation at the end."""
-        if sys.platform != "linux":
-            raise SetupProblem("The processes engine needs Linux; use --engine inline here.")
+        self.check(program)
         crew = Crew(program, seed, self.start, int(self.mailbox_mb * 2**20), 3 * self.step_limit_s)
         share_cores(crew.members, self.threads)
         loop = Loop(self, crew, Tally(saved.counters if saved else Counters()), until, watch)

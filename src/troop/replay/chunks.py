@@ -84,8 +84,9 @@ class Chunks:
     def _judged(self, obs: Obs) -> Tensor:
         """What the policy thinks of observations it does not act on."""
         assert self.judge is not None
-        rows = len(next(iter(obs.values())))
-        acted = self.judge.act(obs, self.judge.initial_state(rows), torch.zeros(rows))
+        some = next(iter(obs.values()))
+        still = torch.zeros(len(some), device=some.device)
+        acted = self.judge.act(obs, self.judge.initial_state(len(some)), still)
         return acted.extras["value"]
 
     def _leave(self, count: int) -> list[Rows]:

@@ -57,6 +57,7 @@ class Limited:
 
     def add(self, piece: Rows) -> None:
         """Keep the piece, whatever the limiter says: what was taken is never lost."""
+        piece = piece.cpu()
         self.store.add(piece)
         self.limiter.inserted += int((~piece.closing).sum())
 

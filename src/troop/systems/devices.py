@@ -13,8 +13,8 @@ from troop.core.errors import BadInput
 def placed(devices: str, usual: Mapping[str, str]) -> dict[str, str]:
     """The device of each role: the `usual`, but for what `devices` says, as learner=cuda:1,actor0=cuda:0.
 
-    `actor` stands for actor0, actor1 and so on, unless one is named by itself. BadInput if a role is not one of
-    these, is named twice, or its device is not here.
+    `actor` stands for actor0, actor1 and so on, unless one is named by itself. BadInput if a role is not one
+    of these, is named twice, or its device is not here.
     """
     said: dict[str, str] = {}
     for part in devices.split(",") if devices.strip() else ():

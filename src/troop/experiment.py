@@ -42,6 +42,7 @@ KINDS: dict[str, type] = {
         systems.Sync,
         systems.Apex,
         systems.Gorila,
+        systems.PQL,
         Priority,
         Rhythm,
         Pace,
@@ -57,7 +58,7 @@ KINDS: dict[str, type] = {
 EXPECTED: dict[str, Any] = {
     "env": (envs.EnvPool, envs.Gymnasium, envs.Toy),
     "algorithm": (algorithms.FastTD3Config, algorithms.SACConfig, algorithms.DQNConfig),
-    "system": (systems.Sync, systems.Apex),
+    "system": (systems.Sync, systems.Apex, systems.PQL),
     "engine": (engines.Inline, engines.Processes, engines.Ray),
     "until": Until,
     "evaluation": Evaluation,

@@ -10,7 +10,8 @@ from troop.logs.bottleneck import bottleneck
 from troop.logs.console import line
 from troop.logs.panel import panel
 from troop.logs.progress import Progress, size
-from troop.logs.topology import Flow, flow, folded, groups, kind
+from troop.logs.roles_table import flow_lines
+from troop.logs.topology import Flow, flow, folded, groups, kind, ratios
 
 
 def role(node, busy=0.0, waiting=0.0, blocked=0.0, rate=0.0, queue=0, queue_bytes=0):
@@ -62,6 +63,37 @@ def test_flow_adds_up_shards_and_averages_what_they_keep():
     assert flow({}) == Flow()
 
 
+def pql(critic=(805, 100.0, 8.0), policy=(402, 100.5, 4.0)):
+    named = ("updates", "steps", "updates_per_step_wanted")
+    return {
+        f"{learner}/{name}": value
+        for learner, told in (("critic", critic), ("policy", policy))
+        for name, value in zip(named, told, strict=True)
+    }
+
+
+def test_ratios_of_an_actor_and_two_learners_are_of_what_each_store_counted():
+    found = ratios(pql() | {"loss/critic": 1.0})
+    assert found == {
+        "ratio/beta_av": 8.05, "ratio/beta_pv": pytest.approx(8.05 / 4.0), "ratio/beta_av_wanted": 8.0,
+        "ratio/beta_pv_wanted": 2.0,
+    }  # fmt: skip
+    assert flow(pql()).ratios == found
+    assert ratios({}) == {} and ratios(pql(critic=(0, 0.0, 8.0))) == {}
+    free = ratios(pql((300, 100.0, 0.0), (100, 100.0, 0.0)))
+    assert free == {"ratio/beta_av": 3.0, "ratio/beta_pv": 3.0}
+
+
+@pytest.mark.parametrize("wanted, said", [
+    (8.0, "8.05 of 8 critic updates/step   2.01 of 2 per policy update"),
+    (0.0, "8.05 critic updates/step   2.01 per policy update, free"),
+])  # fmt: skip
+def test_ratios_are_on_the_panel(wanted, said):
+    metrics = pql((805, 100.0, wanted), (402, 100.5, wanted / 2))
+    (line,) = (parts for label, parts in flow_lines(flow(metrics), 80) if label == "ratios")
+    assert "".join(words for words, _ in line) == said
+
+
 def test_many_roles_are_written_as_their_kind():
     few, many = apex(actors=8), apex(actors=9) | {"loss/critic": 1.0}
     assert folded(few) == few
@@ -94,6 +126,12 @@ RULES = {
     "trainer": (role("trainer", 0.99) | role("evaluator", 0.2), Flow(), "trainer: busy 99%"),
     "server": (role("bundle0", 0.4, 0.6) | role("bundle1", 0.4, 0.6) | role("server", 0.9), Flow(),
                "server: busy 90%, bundles wait 60%"),
+    "critics slowest": (
+        role("actor", 0.3, 0.6) | role("critic", 0.97) | role("policy", 0.5) | role("transitions", 0.1),
+        flow(pql()), "critic: busy 97%, actor waits 60% at 8 critic updates/step",
+    ),
+    "policy slowest": (role("actor", 0.3, 0.6) | role("critic", 0.5) | role("policy", 0.97), Flow(),
+                       "policy: busy 97%, actor waits 60%"),
     "no store": (role("actor0", 0.5, 0.0, 0.5) | role("learner", 0.8), Flow(), "learner: busy 80%, actor0"),
     "unheard of": (role("oracle", 0.99), Flow(), "oracle: busy 99%"),
 }  # fmt: skip

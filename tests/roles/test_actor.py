@@ -6,7 +6,8 @@ import torch
 from troop.algorithms.dqn import DQNConfig
 from troop.core.remote import Elsewhere
 from troop.envs import Toy
-from troop.roles.actor import UNDER_WAY, Actor
+from troop.roles.actor import Actor
+from troop.roles.way import UNDER_WAY
 from troop.systems.collecting import Plan, hands
 
 CFG = DQNConfig(hidden=(8,), n_step=2)

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from troop.algorithms.dqn import DQNConfig
+from troop.core.algorithm import Outcome
 from troop.core.batch import Transition
 from troop.core.env import Discrete, EnvSpec, Field
 from troop.core.errors import TrainingFault
-from troop.roles.learner import Learner, Pace
+from troop.roles.learner import Follow, Learner, Pace
 from troop.roles.weights import Weights
 
 SPEC = EnvSpec("x", {"obs": Field((3,))}, Discrete(2), 1)
@@ -92,3 +93,65 @@ def test_it_goes_on_from_its_state():
     other.cut()  # after a death its policy is told at once
     other.step()
     assert weights.version >= 4
+
+
+class HalfOf:
+    """A half that counts, and says what it followed at each update."""
+
+    def __init__(self):
+        self.publishes, self.follows = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+        self.skipped_in_row, self.seen = torch.zeros(()), []
+
+    def update(self, batch):
+        self.seen.append(float(self.follows.weight.detach()))
+        return Outcome({"loss/critic": torch.zeros(())})
+
+    def state_dict(self):
+        return {"seen": list(self.seen)}
+
+    def load_state_dict(self, state):
+        self.seen = list(state["seen"])
+
+
+def said(weights, updates):
+    net = torch.nn.Linear(1, 1)
+    torch.nn.init.constant_(net.weight, updates)
+    weights.publish(updates, net.state_dict())
+
+
+def half_learner(counts=True):
+    policies, critics = Weights(), Weights("critic")
+    follow = Follow(policies, "critic", "policy", counts)
+    return Learner(HalfOf(), Source(), critics, Pace(4, publish=2), follow=follow), policies, critics
+
+
+def test_a_half_publishes_but_draws_nothing_until_it_has_the_others_first_net():
+    made, policies, critics = half_learner()
+    assert [made.step() for _ in range(5)] == [None] * 5
+    assert made.source.given == 0 and critics.version == 0 and made.algorithm.seen == []
+    said(policies, 0)
+    assert made.step()["count/updates"] == 1
+
+
+def test_a_half_learns_with_the_newest_net_of_the_other_and_tells_how_old_the_last_was():
+    made, policies, _ = half_learner(counts=False)
+    told = []
+    for version in (0, 5, 10, 30):
+        said(policies, version)
+        told += [made.step(), made.step(), made.step()]  # every third finds no batch
+    assert made.algorithm.seen == [0, 0, 5, 5, 10, 10, 30, 30]
+    told = [step for step in told if step is not None]
+    assert all(step["count/critic_updates"] == 1 and "count/updates" not in step for step in told)
+    assert [step.get("critic/policy_lag") for step in told] == [None, None, 5, None, 5, None, 20, None]
+    assert made.gauges() == {"critic/version": 8, "critic/policy_lag_max": 20}
+    assert made.of == "critic"
+
+
+def test_a_half_remembers_whom_it_followed():
+    made, policies, _ = half_learner()
+    said(policies, 7)
+    made.step()
+    other, _, _ = half_learner()
+    other.load_state_dict(made.state_dict())
+    assert other.other.version == 7 and other.updates == 1
+    assert other.step()["count/updates"] == 1  # the net it had came with its state

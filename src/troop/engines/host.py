@@ -96,6 +96,8 @@ class Host:
     def policy(self) -> dict[str, Any]:
         """The newest policy, from the first role that has one."""
         for role in self.roles.values():
+            if getattr(role, "of", "policy") != "policy":
+                continue  # what it has are weights of another net
             if hasattr(role, "latest") and (newest := role.latest(-1)) is not None:
                 return dict(newest[1])
         return {}

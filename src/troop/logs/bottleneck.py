@@ -12,7 +12,7 @@ SOME = 0.15  # a share of time worth speaking of
 REST = 0.02  # who works less than this has been told to pause
 
 _ACTING = ("actor", "runner", "collector")
-_LEARNING = ("learner", "trainer", "bundle")
+_LEARNING = ("learner", "trainer", "bundle", "critic", "policy")
 _JUDGING = ("evaluator",)  # works on schedule, and nobody waits for it
 
 
@@ -33,7 +33,7 @@ def bottleneck(roles: Sequence[Group], flow: Flow, updates: int) -> Bottleneck |
     Who is held up has time left; who is not, and has none, holds up the others. Services (replay, parameter
     servers, whatever does not step) count by their fullest shard, since that one is waited for.
     """
-    acting, learning = _first(roles, _ACTING), _first(roles, _LEARNING)
+    acting, learning = _busiest(roles, _ACTING), _busiest(roles, _LEARNING)
     if roles and at_rest(roles):
         return Bottleneck("none", "all roles are at rest")
     services = [role for role in roles if role.kind not in _ACTING + _LEARNING + _JUDGING]
@@ -52,8 +52,9 @@ def at_rest(roles: Sequence[Group]) -> bool:
     return all(role.busy.high + role.waiting.high + role.blocked.high < REST for role in training)
 
 
-def _first(roles: Sequence[Group], kinds: tuple[str, ...]) -> Group | None:
-    return next((role for role in roles if role.kind in kinds), None)
+def _busiest(roles: Sequence[Group], kinds: tuple[str, ...]) -> Group | None:
+    """Of several kinds, which are held to each other, the one that sets the pace."""
+    return max((role for role in roles if role.kind in kinds), key=lambda role: role.busy.mean, default=None)
 
 
 def _around(alone: Group, service: Group | None, flow: Flow) -> Bottleneck:
@@ -69,6 +70,8 @@ def _around(alone: Group, service: Group | None, flow: Flow) -> Bottleneck:
 def _between(acting: Group, learning: Group, service: Group | None, flow: Flow, updates: int) -> Bottleneck:
     acts, learns = acting.busy.mean >= FULL, learning.busy.mean >= FULL
     held = "" if not flow.wanted else f" at {flow.wanted:g} samples/insert"
+    if flow.ratios and (wanted := flow.ratios.get("ratio/beta_av_wanted")):
+        held = f" at {wanted:g} critic updates/step"
     if service is not None and _jammed(acting, learning, service, flow):
         most = max((acting, learning), key=_waits)
         return Bottleneck(_name(service), f"{_busy(service)}, {_lack(most)}")

@@ -89,7 +89,7 @@ def _percents(role: Group) -> list[Styled]:
 
 
 def flow_lines(flow: Flow, width: int) -> list[Row]:
-    """Fill and age of the replay; policy lag and samples per insert; what became of gradients."""
+    """Fill and age of the replay; policy lag and samples per insert; ratios; what became of gradients."""
     lines: list[Row] = []
     if flow.capacity > 0:
         said = f"  {count(flow.rows)} of {count(flow.capacity)} rows"
@@ -105,9 +105,20 @@ def flow_lines(flow: Flow, width: int) -> list[Row]:
         parts += [(wanted, ""), (" samples/insert", "dim"), ("" if flow.wanted else ", free", "dim")]
     if parts:
         lines.append(("policy" if flow.lag is not None else "ratio", parts))
+    if flow.ratios is not None:
+        lines.append(("ratios", _ratios(flow.ratios)))
     if flow.gradients is not None:
         lines.append(("gradients", _gradients(flow.gradients)))
     return lines
+
+
+def _ratios(told: dict[str, float]) -> list[Styled]:
+    parts: list[Styled] = []
+    for name, unit in (("beta_av", "critic updates/step"), ("beta_pv", "per policy update")):
+        wanted = told.get(f"ratio/{name}_wanted")
+        parts += [("   " if parts else "", ""), (number(round(told[f"ratio/{name}"], 2)), "bold")]
+        parts += [(f" of {number(wanted)}" if wanted else "", ""), (f" {unit}", "dim")]
+    return parts if "ratio/beta_av_wanted" in told else [*parts, (", free", "dim")]
 
 
 def _gradients(told: dict[str, float]) -> list[Styled]:

@@ -6,7 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-_ORDER = ("actor", "runner", "bundle", "trainer", "replay", "learner", "server", "weights")  # as data flows
+_ORDER = (  # as data flows
+    "actor", "runner", "bundle", "trainer", "replay", "transitions", "observations", "learner", "critic",
+    "policy", "server", "weights",
+)  # fmt: skip
 _NUMBER = re.compile(r"[/_.-]?\d+$")
 _MANY = 8  # roles of a kind that are still written one by one
 
@@ -59,6 +62,7 @@ class Flow:
     had: float | None = None
     lag: float | None = None  # updates that the policies acted with are behind
     gradients: dict[str, float] | None = None
+    ratios: dict[str, float] | None = None  # of an actor and two learners
 
 
 def kind(node: str) -> str:
@@ -106,7 +110,27 @@ def flow(metrics: Mapping[str, float]) -> Flow:
         lag=metrics.get("policy/lag"),
         # Every gradient has a part for each server: their counts are not to be added up.
         gradients={what: _mean(metrics, servers, what) or 0.0 for what in told} if servers else None,
+        ratios=ratios(metrics) or None,
     )
+
+
+def ratios(metrics: Mapping[str, float]) -> dict[str, float]:
+    """PQL's two ratios since the warm-up, from what the stores of its learners count; empty without them.
+
+    `ratio/beta_av` are critic updates for each vector step, `ratio/beta_pv` those for each policy update.
+    Each store reads its two counts at one moment, so hosts that report in turn do no harm.
+    """
+    found: dict[str, float] = {}
+    for learner in ("critic", "policy"):
+        steps, updates = metrics.get(f"{learner}/steps", 0.0), metrics.get(f"{learner}/updates", 0.0)
+        if not steps or not updates:
+            return {}
+        found[learner] = updates / steps
+    had = {"ratio/beta_av": found["critic"], "ratio/beta_pv": found["critic"] / found["policy"]}
+    critic, policy = (metrics.get(f"{learner}/updates_per_step_wanted", 0.0) for learner in found)
+    if not (critic and policy):  # free
+        return had
+    return had | {"ratio/beta_av_wanted": critic, "ratio/beta_pv_wanted": critic / policy}
 
 
 def _mean(metrics: Mapping[str, float], owners: Iterable[str], what: str) -> float | None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from troop.core.batch import Rows
 from troop.core.flow import Intake, Recorder, WeightSource
-from troop.core.remote import Future, later, tell
+from troop.core.remote import Future, later
 from troop.core.role import Metrics
 from troop.roles.collector import Collector
 from troop.roles.duet import Duet
-
-UNDER_WAY = 3  # pieces sent of which the store has not said that they came
+from troop.roles.way import Way
 
 
 class Remembering(Recorder, Protocol):
@@ -96,7 +94,7 @@ class Actor:
     """One vector step a step, while its store wants data; takes the newest weights on its own schedule.
 
     It never waits: neither for weights, of which the newest win, nor for the store, which is asked ahead.
-    Each question follows a piece, so an answer also says that the piece came: `UNDER_WAY` bounds both.
+    With a `sync` of 0 it looks for weights in every step, also while it may not act.
     """
 
     expendable = True  # after a death it starts new episodes
@@ -106,18 +104,19 @@ class Actor:
         self.version, self.env_steps, self.due = -1, 0, 0
         self.fresh = True  # whether its streams must be cut before the next piece
         self._newest: Future[tuple[int, dict[str, Tensor]] | None] | None = None
-        self._asked: deque[Future[Literal[True] | None]] = deque()
-        self._wanted: Literal[True] | None = True
+        self._way = Way(store)
+        self._pulled: Metrics = {}  # since it last acted
 
     def step(self) -> Metrics | None:
         """One vector step; None while there are no weights yet or the store has enough."""
-        pulled = self._pull()
-        if self.version < 0 or not self._may_act():
+        self._pulled |= self._pull()
+        if self.version < 0 or not self._way.open():
             return None
         pieces, metrics = self.hands.step()
         self.env_steps += int(metrics["count/env_steps"])
         for piece in pieces:
             self._send(piece)
+        pulled, self._pulled = self._pulled, {}
         return metrics | pulled
 
     def _pull(self) -> Metrics:
@@ -140,22 +139,12 @@ class Actor:
             self.hands.anew(self.version)
         return {}
 
-    def _may_act(self) -> bool:
-        while self._asked and self._asked[0].ready():
-            self._wanted = self._asked.popleft().result()
-        if self._wanted is None and not self._asked:
-            self._asked.append(later(self.store.wants_data))
-            if self._asked[0].ready():
-                self._wanted = self._asked.popleft().result()
-        return self._wanted is True and len(self._asked) <= UNDER_WAY
-
     def _send(self, piece: Rows) -> None:
         if self.fresh:
             for streams in self.hands.streams():
-                tell(self.store.cut, streams)
+                self._way.cut(streams)
             self.fresh = False
-        tell(self.store.add, piece)
-        self._asked.append(later(self.store.wants_data))
+        self._way.send(piece)
 
     def close(self) -> None:
         """Let the envs go."""
@@ -170,6 +159,7 @@ class Actor:
         """Go on where it stood, or in new episodes."""
         self.env_steps = int(state["counts"]["env_steps"])
         self.due = self.env_steps
+        self._way.doubt()
         if self.hands.load_state_dict(state["hands"]):
             counts = state["counts"]
             self.version, self.due, self.fresh = (

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from troop.core.algorithm import Algorithm
+from troop.core.algorithm import Algorithm, Half
 from troop.core.batch import Transition
 from troop.core.config import ranged
 from troop.core.errors import TrainingFault
-from troop.core.flow import Source, WeightSink
+from troop.core.flow import Source, WeightSink, WeightSource
 from troop.core.remote import Ahead, tell
 from troop.core.role import Metrics
+from troop.roles.weights import Subscription
 
 PATIENCE = 10  # updates in a row that may be skipped for a loss that is not finite
 
@@ -34,8 +35,21 @@ class Pace:
     """Updates whose priorities go back in one message."""
 
 
+@dataclass(frozen=True)
+class Follow:
+    """What a learner of one half of an algorithm is told of the other."""
+
+    source: WeightSource  # of the other half's net
+    name: str  # of this half
+    other: str
+    counts: bool  # whether the run's updates are those of this half
+
+
 class Learner:
-    """Makes one update a step from batches asked for ahead; publishes its policy now and then."""
+    """Makes one update a step from batches asked for ahead; publishes its policy now and then.
+
+    With `follow` its algorithm is a Half, which does nothing until it has the other's first net.
+    """
 
     def __init__(
         self,
@@ -44,19 +58,23 @@ class Learner:
         weights: WeightSink | None,
         pace: Pace,
         device: str = "cpu",
+        follow: Follow | None = None,
     ) -> None:
         self.algorithm, self.source, self.weights, self.pace = algorithm, source, weights, pace
+        self.follow, self.other = follow, _subscribed(algorithm, follow)
+        self.of = "policy" if follow is None else follow.name
         self.device = torch.device(device)
         self.batches = Ahead(source.sample, pace.batch).deep(pace.ahead)
         self.updates = 0
         self._surprises: list[tuple[Tensor, Tensor]] = []
         self._published = -1
+        self._heard: Metrics = {}  # of the other half, since the last update
 
     def step(self) -> Metrics | None:
         """One update, if there is a batch; the first policy goes out before any."""
         if self._published < 0 and self.weights is not None:
             self._publish()
-        batch = self.batches.take()
+        batch = self.batches.take() if self._listened() else None
         if batch is None:
             return None
         outcome = self.algorithm.update(_moved(batch, self.device))
@@ -66,7 +84,17 @@ class Learner:
         if self.weights is not None and self.updates - self._published >= self.pace.publish:
             self._publish()
         self._check()
-        return {"count/updates": 1, **outcome.metrics}
+        heard, self._heard = self._heard, {}
+        counted = "updates" if self.follow is None or self.follow.counts else f"{self.of}_updates"
+        return {f"count/{counted}": 1, **outcome.metrics, **heard}
+
+    def _listened(self) -> bool:
+        """Take the other half's newest net; whether there is one."""
+        if self.follow is None or self.other is None:
+            return True
+        if (lag := self.other.refresh()) is not None:
+            self._heard[f"{self.of}/{self.follow.other}_lag"] = lag
+        return self.other.version >= 0
 
     def _publish(self) -> None:
         assert self.weights is not None
@@ -95,22 +123,33 @@ class Learner:
         return None if self.updates <= after else (self.updates, self.algorithm.publishes.state_dict())
 
     def gauges(self) -> Metrics:
-        """Where the published policy stands."""
-        return {} if self.weights is None else {"policy/version": self._published}
+        """Where the published policy stands, and how far behind the other half's net ever was."""
+        read: Metrics = {} if self.weights is None else {f"{self.of}/version": self._published}
+        if self.follow is not None and self.other is not None:
+            read[f"{self.of}/{self.follow.other}_lag_max"] = self.other.longest
+        return read
 
     def state_dict(self) -> dict[str, Any]:
         """The learner and its counts."""
         kept = {"updates": self.updates, "published": self._published}
+        if self.other is not None:
+            kept["followed"] = self.other.version
         return {"algorithm": self.algorithm.state_dict(), "counts": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on."""
         self.algorithm.load_state_dict(state["algorithm"])
         self.updates, self._published = int(state["counts"]["updates"]), int(state["counts"]["published"])
+        if self.other is not None:
+            self.other.version = int(state["counts"]["followed"])
 
     def cut(self) -> None:
         """Rebuilt after a death: whatever others act with by now, this is the policy that goes on."""
         self._published = -1
+
+
+def _subscribed(algorithm: Algorithm[Transition], follow: Follow | None) -> Subscription | None:
+    return None if follow is None else Subscription(follow.source, cast(Half, algorithm).follows)
 
 
 def _moved(batch: Transition, device: torch.device) -> Transition:

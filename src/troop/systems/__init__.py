@@ -2,7 +2,8 @@
 
 from troop.systems.apex import Apex
 from troop.systems.gorila import Gorila
+from troop.systems.pql import PQL
 from troop.systems.setting import Evaluation, Setting
 from troop.systems.sync import Sync
 
-__all__ = ["Apex", "Evaluation", "Gorila", "Setting", "Sync"]
+__all__ = ["PQL", "Apex", "Evaluation", "Gorila", "Setting", "Sync"]

@@ -88,11 +88,12 @@ class Plan:
     judged: bool  # rows leave with their initial priority
     renewal: int = 0
     duet: bool = True  # two halves in turn, where the envs can be halved
+    device: str = "cpu"
 
 
 def hands(algorithm: AlgorithmConfig[Transition], env: EnvConfig, plan: Plan) -> Hands:
     """A policy of its own with one collector, or two that take turns."""
-    policy: Any = algorithm.policy(env.spec)
+    policy: Any = algorithm.policy(env.spec).to(plan.device)
     parts = 2 if plan.duet and not plan.renewal and env.envs % 2 == 0 else 1
     share, collectors, recorders = env.envs // parts, [], []
     for part in range(parts):
@@ -102,7 +103,7 @@ def hands(algorithm: AlgorithmConfig[Transition], env: EnvConfig, plan: Plan) ->
         explore = plan.exploration
         if isinstance(explore, tuple):
             explore = Fixed(explore[part * share : (part + 1) * share])
-        make = partial(_halved(env, parts).make, device="cpu")
+        make = partial(_halved(env, parts).make, device=plan.device)
         world = World(make, derived(plan.seed, f"half {part}") if parts > 1 else plan.seed, plan.renewal)
         collectors.append(Collector(world, policy, recorder, explore))
         recorders.append(recorder)

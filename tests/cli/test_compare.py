@@ -156,11 +156,15 @@ def test_a_directory_with_something_else_in_it_is_refused(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / "compare.json").write_text('{"env": ')
+    plan = Plan("toy:Clock", 1.0, None, 1, (), (), {}, {"../../elsewhere": {}})
+    (tmp_path / "sly").mkdir()
+    plan.write(tmp_path / "sly")
     for name, said in [
         ("run", "holds a run"),
         ("full", "not empty"),
         ("file", "is a file"),
         ("torn", "damaged"),
+        ("sly", "damaged"),
     ]:
         assert run([*argv, str(tmp_path / name)]) == 2
         assert said in capsys.readouterr().err

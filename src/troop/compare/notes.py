@@ -66,5 +66,6 @@ def _reckoned(plan: Plan, found: list[Standing]) -> list[str]:
         said.append(
             f"Evaluation runs beside training and takes its share of the cores in: {', '.join(beside)}."
         )
-    said.append(f"Intervals: {LEVEL:.0%}, bootstrap over runs. IQM: interquartile mean.")
+    if counts and max(counts) > 1:
+        said.append(f"IQM: interquartile mean; intervals: {LEVEL:.0%}, bootstrap over runs.")
     return said

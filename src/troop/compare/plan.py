@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,6 +110,7 @@ def _sound(found: dict[str, Any]) -> bool:
         and isinstance(found["machine"], dict)
         and isinstance(found["recipes"], dict)
         and all(isinstance(made, dict) for made in found["recipes"].values())
+        and all(re.fullmatch(r"[\w-][\w.-]*", name) for name in found["recipes"])  # they name folders
         and all(isinstance(found[name], list) for name in ("flags", "thresholds", "history"))
         and all(isinstance(word, str) for word in found["flags"])
         and all(isinstance(x, int | float) and math.isfinite(x) for x in found["thresholds"])

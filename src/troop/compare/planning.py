@@ -108,8 +108,9 @@ def _same_terms(plan: Plan, wish: Wish, folder: Path) -> None:
     for name, flag in (("minutes", "--minutes"), ("env_steps", "--env-steps")):
         asked, had = getattr(wish, name), getattr(plan, name)
         if asked is not None and asked != had:
+            said = f"{asked:,}".removesuffix(".0")
             raise BadInput(
-                f"{flag} is {asked:g} but each run of {folder} has {plan.budget}, and budgets are not mixed; "
+                f"{flag} is {said} but each run of {folder} has {plan.budget}, and budgets are not mixed; "
                 f"leave {flag} out or choose another --run."
             )
 

@@ -67,8 +67,10 @@ class Session:
         path = run_path(self.folder, recipe, seed)
         again = self._prepared(path)
         minutes = self.plan.minutes
-        rest = f", {duration(60 * minutes * left)} of training left in all" if minutes is not None else ""
-        self._say(f"{name}: {'going on' if again else 'training'}, {self.plan.budget}{rest}")
+        rest = (
+            f"; {duration(60 * minutes * left)} at most for all that are left" if minutes is not None else ""
+        )
+        self._say(f"{name}: {'goes on' if again else 'begins'} ({self.plan.budget}{rest})")
         started = datetime.now().isoformat(timespec="milliseconds")
         attempt = Attempt(recipe, seed, started, round(busy(), 3))
         self._note(attempt)

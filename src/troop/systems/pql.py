@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from troop.core.algorithm import Splittable
 from troop.core.batch import NStep
 from troop.core.config import ranged
-from troop.core.devices import check_device
 from troop.core.env import Continuous, EnvConfig, EnvSpec
 from troop.core.errors import BadInput
 from troop.core.exploration import Drawn, Exploration
@@ -24,6 +23,7 @@ from troop.roles.learner import Follow, Learner, Pace
 from troop.roles.way import Fan, Way
 from troop.roles.weights import Weights
 from troop.systems.collecting import Plan, add_evaluator, alike, hands, n_step, stream_length
+from troop.systems.devices import placed
 from troop.systems.setting import Setting
 
 
@@ -69,7 +69,7 @@ class PQL:
     def program(self, algorithm: Splittable, env: EnvConfig, setting: Setting) -> Program:
         """Learners hold the weights, the actor holds both stores and the policies; nobody holds the actor."""
         program, spec, seed = Program("pql"), env.spec, setting.seed
-        experience, device = self.checked(algorithm, spec), placed(self.devices, setting.device)
+        experience, device = self.checked(algorithm, spec), self.placed(setting)
         with program.host("weights"):
             policies = program.add("policies", Weights)
             critics = program.add("critics", Weights, "critic")
@@ -122,6 +122,11 @@ class PQL:
             )
         return experience
 
+    def placed(self, setting: Setting) -> dict[str, str]:
+        """The device of each role."""
+        usual = {"actor": "cpu", "critic": setting.device, "policy": setting.device}
+        return placed(self.devices, usual)
+
     def updates(self, learner: str) -> float:
         """Updates of a learner for each vector step."""
         return self.beta_av if learner == "critic" else self.beta_av / self.beta_pv
@@ -156,20 +161,3 @@ def mixed(envs: int, low: float, high: float) -> tuple[float, ...]:
     if envs == 1:
         return (high,)
     return tuple(low + i / (envs - 1) * (high - low) for i in range(envs))
-
-
-def placed(devices: str, learners: str) -> dict[str, str]:
-    """The device of each role; BadInput if one is unknown or not there."""
-    found = {"actor": "cpu", "critic": learners, "policy": learners}
-    named: set[str] = set()
-    for part in devices.split(",") if devices.strip() else ():
-        role, _, device = (word.strip() for word in part.partition("="))
-        if role not in found or role in named or not device:
-            raise BadInput(
-                f"--system.devices is {devices!r}; it must look like "
-                "actor=cuda:0,critic=cuda:1,policy=cuda:1 and name each role at most once."
-            )
-        check_device(device, f"--system.devices for {role}")
-        found[role] = device
-        named.add(role)
-    return found

@@ -10,10 +10,9 @@ from typing import Any
 from troop import envs
 from troop.algorithms import FastTD3Config
 from troop.core.engine import Until
-from troop.core.env import EnvConfig
 from troop.engines import Inline
-from troop.engines.machine import cores
 from troop.experiment import Experiment
+from troop.recipes.few_cores import few_cores, resolved
 from troop.recipes.recipe import Recipe, Wish
 from troop.roles.trainer import Rhythm
 from troop.systems import Sync
@@ -29,7 +28,6 @@ class Numbers:
     per_env: int
     algorithm: dict[str, Any]
     updates: int = 2
-    batch: int = 32_768
 
 
 # Seo et al. 2025, table of hyperparameters; HumanoidBench is the base.
@@ -94,37 +92,18 @@ CPU_FAMILY: dict[str, dict[str, Any]] = {
 }
 
 
-# Envs and updates per step. While learning takes longer than simulating, more envs are free and worth having:
-# on HalfCheetah 128 x 1 passes 3,800 where 128 x 2 and 32 x 4 stay at 1,500. Slow simulators want fewer.
-# (envs, updates, batch, rows of each env before the first update)
-CPU_RHYTHM = {"playground": (64, 2, 1024, 100), "gymnasium": (16, 1, 256, 10), "toy": (16, 1, 256, 10)}
-
-
-def _id(wish: Wish, first: str = FIRST) -> str:
-    return first if wish.env is None else wish.env
-
-
-def _env(wish: Wish, first: str, copies: int) -> tuple[EnvConfig, str]:
-    id = _id(wish, first)
-    env = envs.resolve(id, wish.envs or copies)
-    family = envs.family(id)
-    if family == "playground" and isinstance(env, envs.EnvPool):
-        env = dataclasses.replace(env, settings=envs.tuned_reward(env.id))
-    return env, family
-
-
-def paper(wish: Wish) -> Experiment:
-    """The paper's numbers for the env's suite, whatever the device."""
-    numbers = PAPER.get(envs.family(_id(wish)), UNKNOWN)
-    env, _ = _env(wish, FIRST, numbers.envs)
-    algorithm, updates = numbers.algorithm, numbers.updates
-    for prefix, (differs, count) in TASKS.items():
+def paper(wish: Wish, differs: dict[str, Any] | None = None, batch: int = 32_768) -> Experiment:
+    """The paper's numbers for the env's suite, whatever the device; `differs` are those of a variant."""
+    numbers = PAPER.get(envs.family(wish.env or FIRST), UNKNOWN)
+    env, _ = resolved(wish, FIRST, numbers.envs)
+    algorithm, updates = numbers.algorithm | (differs or {}), numbers.updates
+    for prefix, (task, count) in TASKS.items():
         if env.id.split("/")[-1].startswith(prefix):
-            algorithm, updates = algorithm | differs, count
+            algorithm, updates = algorithm | task, count
     return Experiment(
         env,
         FastTD3Config(**algorithm),
-        Sync(Rhythm(numbers.batch, updates), capacity=numbers.per_env * env.envs),
+        Sync(Rhythm(batch, updates), capacity=numbers.per_env * env.envs),
         Inline(),
         until=Until(env_steps=100_000 * env.envs),
         device=wish.device,
@@ -134,19 +113,8 @@ def paper(wish: Wish) -> Experiment:
 
 def small(wish: Wish) -> Experiment:
     """Small nets and batches for CPUs."""
-    copies, updates, batch, warmup = CPU_RHYTHM.get(envs.family(_id(wish)), (128, 1, 256, 10))
-    env, family = _env(wish, FIRST, copies)
-    learning = max(1, cores() // 2)
-    if isinstance(env, envs.EnvPool):
-        env = dataclasses.replace(env, threads=max(1, cores() - learning))
-    return Experiment(
-        env,
-        FastTD3Config(**CPU_FAMILY.get(family, CPU_UNKNOWN)),
-        Sync(Rhythm(batch, updates, overlap=True), capacity=1_000_000, warmup=warmup),
-        Inline(threads=learning),
-        until=Until(minutes=10),
-        device=wish.device,
-        recipe="fasttd3-cpu",
+    return few_cores(
+        "fasttd3-cpu", wish, FIRST, lambda family: FastTD3Config(**CPU_FAMILY.get(family, CPU_UNKNOWN))
     )
 
 
@@ -185,7 +153,7 @@ DDPG = TD3 | {
 
 def one_each(name: str, settings: dict[str, Any], wish: Wish) -> Experiment:
     """TD3 and DDPG: few envs, as many updates as env steps, a thousand rows before the first."""
-    env, _ = _env(wish, "Pendulum-v1", 8)
+    env, _ = resolved(wish, "Pendulum-v1", 8)
     return Experiment(
         env,
         FastTD3Config(**settings),

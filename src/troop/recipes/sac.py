@@ -1,0 +1,85 @@
+"""SAC and FastSAC: the numbers of the papers, and small versions for CPUs found by measurement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from troop.algorithms import SACConfig
+from troop.core.engine import Until
+from troop.engines import Inline
+from troop.experiment import Experiment
+from troop.recipes.few_cores import few_cores, resolved
+from troop.recipes.recipe import Recipe, Wish
+from troop.roles.trainer import Rhythm
+from troop.systems import Sync
+
+# Haarnoja et al. 2018 (1812.05905), table 1: 256-256 ReLU, Adam 3e-4, tau 0.005, entropy -dim(A), one update
+# of 256 rows for each env step, a million rows kept. The learner's are SACConfig's own.
+FIRST = "Pendulum-v1"
+
+# holosoma (2512.01996), locomotion of G1 and T1: 4096 envs with 1024 rows each, 8 updates a step of 8192 rows.
+FASTSAC: dict[str, Any] = {
+    "gamma": 0.97,
+    "tau": 0.125,
+    "policy_delay": 4,
+    "atoms": 101,
+    "v_min": -20.0,
+    "v_max": 20.0,
+    "clipped_double_q": False,  # and so the policy climbs the mean
+    "actor_hidden": (512, 256, 128),
+    "critic_hidden": (768, 384, 192),
+    "activation": "silu",
+    "layer_norm": True,
+    "actor_init": 0.0,
+    "log_std_max": 0.0,
+    "alpha_init": 0.001,
+    "target_entropy_ratio": 0.0,
+    "beta2": 0.95,
+    "weight_decay": 0.001,
+    "normalize_observations": True,
+}
+
+# Small nets for CPUs: FastTD3's small sizes and steps.
+SMALL: dict[str, Any] = {
+    "n_step": 3,
+    "actor_hidden": (128, 64, 32),
+    "critic_hidden": (256, 128, 64),
+    "layer_norm": True,
+    "policy_delay": 2,
+    "tau": 0.05,
+    "actor_lr": 1e-3,
+    "critic_lr": 1e-3,
+    "alpha_lr": 1e-3,
+    "alpha_init": 0.1,
+    "normalize_observations": True,
+    "normalize_rewards": True,
+}
+
+
+def paper(wish: Wish) -> Experiment:
+    """Few envs, as many updates as env steps, a thousand rows before the first."""
+    env, _ = resolved(wish, FIRST, 8)
+    return Experiment(
+        env,
+        SACConfig(),
+        Sync(Rhythm(256, env.envs), capacity=1_000_000, warmup=max(10, 1000 // env.envs)),
+        Inline(),
+        until=Until(minutes=10),
+        device=wish.device,
+        recipe="sac",
+    )
+
+
+def small(wish: Wish) -> Experiment:
+    """Small nets and batches for CPUs, more envs and fewer updates."""
+    return few_cores("sac", wish, FIRST, lambda family: SACConfig(**SMALL))
+
+
+def fitting(wish: Wish) -> Experiment:
+    """The paper's numbers on a GPU, the small ones on a CPU."""
+    return small(wish) if wish.device.startswith("cpu") else paper(wish)
+
+
+RECIPES = [
+    Recipe("sac", "SAC: the paper's numbers on a GPU, small nets on a CPU", FIRST, fitting),
+]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from troop.core.batch import Rows
-from troop.engines.codec import address_of, pack
+from troop.engines.codec import address_of, pack, pack_call
 from troop.engines.shared import opened, parcel
 from troop.engines.unpacking import unpack
 
@@ -154,3 +154,11 @@ def test_a_parcel_holds_anything():
     came = opened(parcel(value))
     assert same(value, came)
     came["a"] += 1  # its own memory
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"after": 3, "rows": torch.ones(2)}])
+def test_a_call_is_packed_as_its_four_parts_are(kwargs):
+    args = (torch.arange(5), "x", {"y": (1, None)})
+    for _ in range(2):  # the second finds what the first left behind
+        call, parts = pack_call("node", "method", args, kwargs), pack(("node", "method", args, kwargs))
+        assert call.meta == parts.meta and call.size == parts.size and call.buffers == parts.buffers

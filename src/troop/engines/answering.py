@@ -97,9 +97,10 @@ class Serving:
         self.generation += 1
         self._answers = 0
 
-    def pump(self, everything: bool = False) -> None:
-        """Put what came into the inbox, unopened; a question is the last, unless `everything` is wanted."""
-        while self.line is not None and self.line.open and (came := self.line.receive()) is not None:
+    def pump(self, everything: bool = False) -> bool:
+        """Take in what came, unopened, up to the first question or `everything`; whether any waits."""
+        line = self.line
+        while line is not None and line.open and (came := line.receive()) is not None:
             letter = Letter(came[0], self.mapped, came[1])
             if letter.kind == FORGET:
                 self.mapped.forget(letter.slot)
@@ -107,16 +108,15 @@ class Serving:
                 self.inbox.append(letter)
                 if letter.kind == CALL and not everything:
                     break  # its asker mostly waits now; if there is more, the next poll says so
+        return bool(self.inbox)
 
     def open(self, letter: Letter) -> Any:  # noqa: ANN401
         """Copy a letter out; from now on the asker may reuse its memory."""
         value = letter.open()
         if letter.number and self.ledger is not None and self.line is not None:
             words = self.ledger.words
-            words[HANDLED], words[HANDLED_BYTES] = (
-                letter.number,
-                words[HANDLED_BYTES] + letter.weight,
-            )
+            words[HANDLED] = letter.number
+            words[HANDLED_BYTES] += letter.weight
             if words[WAITING]:
                 self.line.send(wake())
         return value

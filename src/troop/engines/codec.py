@@ -21,7 +21,9 @@ DTYPES = (
     "uint16", "uint32", "uint64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2",
 )  # fmt: skip
 VIEWS = {6: "int16", 15: "uint8", 16: "uint8"}  # dtypes that NumPy lacks travel as these
-_HEADS: dict[Any, bytes] = {}  # dtype and shape as they are described, of tensors met before
+Described = tuple[bytes, int, int, bool]
+"""Dtype and shape packed, bytes of the array and up to the next, whether it may be conjugated lazily."""
+_DESCRIBED: dict[Any, Described] = {}  # by dtype and shape, of tensors met before
 INT, FLOAT, SIZE = struct.Struct("<q"), struct.Struct("<d"), struct.Struct("<I")
 OFFSET = struct.Struct("<Q")
 DIMENSIONS = [struct.Struct(f"<{n}Q") for n in range(33)]
@@ -37,6 +39,8 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
+_CALLS: dict[tuple[str, str], bytes] = {}  # how a call of a method begins
+_NOTHING = b"d" + SIZE.pack(0)
 _WORDS: dict[str, bytes] = {}  # short texts, packed: the same names come again and again
 
 
@@ -65,6 +69,27 @@ def pack(value: Any) -> Packed:  # noqa: ANN401
     packed = Packed()
     _PUTS[type(value)](packed, value)
     return packed
+
+
+def pack_call(node: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed:
+    """What `pack` gives for the four together, in half the time."""
+    packed = Packed()
+    packed.meta += _CALLS.get((node, method)) or _called(node, method)
+    _PUTS[tuple](packed, args)
+    if kwargs:
+        _PUTS[dict](packed, kwargs)
+    else:
+        packed.meta += _NOTHING
+    return packed
+
+
+def _called(node: str, method: str) -> bytes:
+    packed = Packed()
+    packed.meta += b"t" + SIZE.pack(4)
+    _put_str(packed, node)
+    _put_str(packed, method)
+    found = _CALLS[(node, method)] = bytes(packed.meta)
+    return found
 
 
 def _way_of(kind: type) -> Put:
@@ -149,30 +174,33 @@ def _record_way(kind: type) -> Put:
 
 
 def _put_tensor(packed: Packed, value: Any) -> None:  # noqa: ANN401
-    if (seen := packed.seen.get(id(value))) is not None:
-        packed.meta += b"r" + SIZE.pack(seen[0])
+    if (before := packed.seen.get(id(value))) is not None:
+        packed.meta += b"r" + SIZE.pack(before[0])
         return
-    key = (value.dtype, value.shape)
-    head = _HEADS.get(key)
-    if head is None:
-        if len(_HEADS) > 4096:
-            _HEADS.clear()
-        head = _HEADS[key] = _head(str(value.dtype)[6:], tuple(value.shape))
+    described = _DESCRIBED.get((value.dtype, value.shape)) or _described(value)
     plain = value
-    if not (value.is_cpu and value.is_contiguous()) or value.is_complex():
+    if not (value.is_cpu and value.is_contiguous()) or described[3]:
         plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    _put_array(packed, b"x", head, plain.data_ptr(), plain.nbytes, value, plain)
+    _put_array(packed, b"x", described, plain.data_ptr(), value, plain)
+
+
+def _described(value: Any) -> Described:  # noqa: ANN401
+    if len(_DESCRIBED) > 4096:
+        _DESCRIBED.clear()
+    head, size = _head(str(value.dtype)[6:], tuple(value.shape)), value.nbytes
+    found = _DESCRIBED[(value.dtype, value.shape)] = (head, size, aligned(size), value.is_complex())
+    return found
 
 
 def _put_ndarray(packed: Packed, value: Any) -> None:  # noqa: ANN401
-    if (seen := packed.seen.get(id(value))) is not None:
-        packed.meta += b"r" + SIZE.pack(seen[0])
+    if (before := packed.seen.get(id(value))) is not None:
+        packed.meta += b"r" + SIZE.pack(before[0])
         return
-    head = _head(value.dtype.name, value.shape)
     plain = value if value.flags.c_contiguous else value.copy()
     if not plain.dtype.isnative:
         plain = plain.astype(plain.dtype.newbyteorder("="))
-    _put_array(packed, b"a", head, plain.__array_interface__["data"][0], plain.nbytes, value, plain)
+    described = (_head(value.dtype.name, value.shape), plain.nbytes, aligned(plain.nbytes), False)
+    _put_array(packed, b"a", described, plain.__array_interface__["data"][0], value, plain)
 
 
 def _head(name: str, shape: tuple[int, ...]) -> bytes:
@@ -184,18 +212,18 @@ def _head(name: str, shape: tuple[int, ...]) -> bytes:
 def _put_array(
     packed: Packed,
     tag: bytes,
-    head: bytes,
+    described: Described,
     address: int,
-    size: int,
     value: Any,  # noqa: ANN401
     plain: Any,  # noqa: ANN401
 ) -> None:
-    packed.meta += tag + OFFSET.pack(packed.size) + head
+    offset, seen = packed.size, packed.seen
+    packed.meta += tag + OFFSET.pack(offset) + described[0]
     # Both are held on to: the one lest another gets its id, the other for its memory.
-    packed.seen[id(value)] = (len(packed.seen), value, plain)
-    if size:
-        packed.buffers.append((packed.size, address, size))
-        packed.size += aligned(size)
+    seen[id(value)] = (len(seen), value, plain)
+    if size := described[1]:
+        packed.buffers.append((offset, address, size))
+        packed.size = offset + described[2]
 
 
 class _Ways(dict[type, Put]):

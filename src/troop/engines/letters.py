@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import struct
+from ctypes import string_at
 from typing import Any
 
-from troop.engines.codec import Packed, address_of, aligned
+from troop.engines.codec import ALIGNMENT, Packed
 from troop.engines.shared import Mapped, Slot
 from troop.engines.unpacking import unpack
 
 CALL, TELL, ANSWER, WAKE, FORGET = range(5)
-INLINE = 32 << 10  # bytes of arrays that go with the message instead of into a slot: two short copies less
+INLINE = 8 << 10  # bytes of arrays that go with the message: the kernel copies them twice, a slot not at all
 # Kind, whether the description is in the slot too, slot, bytes of the description and of the arrays, number,
 # number of the question it answers.
 HEAD = struct.Struct("<BxHIIQQQ")
 LONGEST_META = 48 << 10
+GAPS = [bytes(-size % ALIGNMENT) for size in range(ALIGNMENT)]  # between one array and the next
 
 
-def compose(kind: int, packed: Packed, number: int, reply_to: int, slot: Slot | None) -> bytearray:
+def compose(kind: int, packed: Packed, number: int, reply_to: int, slot: Slot | None) -> bytes:
     """A message; arrays are copied, into the slot if there is one."""
-    meta, long = packed.meta, len(packed.meta) > LONGEST_META
+    meta, size = packed.meta, packed.size
     if slot is None:
-        message = bytearray(HEAD.size + (start := aligned(len(meta))) + packed.size)
-        if packed.size:
-            packed.lay(address_of(message) + HEAD.size + start)
-    else:
-        message = bytearray(HEAD.size + (0 if long else len(meta)))
-        packed.lay(slot.address)
-        if long:
-            slot.block[packed.size : packed.size + len(meta)] = meta
-    if not long:
-        message[HEAD.size : HEAD.size + len(meta)] = meta
-    number_of_slot = 0 if slot is None else slot.number
-    HEAD.pack_into(message, 0, kind, long, number_of_slot, len(meta), packed.size, number, reply_to)
-    return message
+        parts: list[bytes | bytearray] = [HEAD.pack(kind, 0, 0, len(meta), size, number, reply_to), meta]
+        for _, source, length in packed.buffers:
+            parts += (string_at(source, length), GAPS[length % ALIGNMENT])
+        return b"".join(parts)
+    packed.lay(slot.address)
+    if len(meta) <= LONGEST_META:
+        return HEAD.pack(kind, 0, slot.number, len(meta), size, number, reply_to) + meta
+    slot.block[size : size + len(meta)] = meta
+    return HEAD.pack(kind, 1, slot.number, len(meta), size, number, reply_to)
 
 
 def needs(packed: Packed) -> int:
@@ -46,29 +44,23 @@ def needs(packed: Packed) -> int:
 class Letter:
     """A message that came; its content is copied out once, when `open` is called."""
 
-    __slots__ = ("_body", "_long", "_mapped", "_meta", "kind", "number", "reply_to", "size", "slot")
+    __slots__ = ("_arrays", "_mapped", "_meta", "kind", "number", "reply_to", "size", "slot", "weight")
 
     def __init__(self, message: memoryview, mapped: Mapped, fds: list[int]) -> None:
-        (self.kind, self._long, self.slot, self._meta, self.size, self.number, self.reply_to) = (
-            HEAD.unpack_from(message)
-        )
-        self._body, self._mapped = bytearray(message[HEAD.size :]), mapped
+        (self.kind, long, self.slot, meta, self.size, self.number, self.reply_to) = HEAD.unpack_from(message)
+        self.weight = self.size + meta  # its bytes, as mailboxes count them
+        self._mapped, end = mapped, HEAD.size + meta
+        self._meta = None if long else bytes(message[HEAD.size : end])  # None: it is in the slot too
+        self._arrays = bytearray(message[end:]) if self.size and not self.slot else b""
         for fd in fds:
             mapped.add(self.slot, fd)
 
     def open(self) -> Any:  # noqa: ANN401
         """The value."""
-        if not self.slot:
-            return unpack(self._body[: self._meta], self._body, aligned(self._meta))
-        if not self._long:
-            return unpack(self._body, self._mapped.copy(self.slot, self.size))
-        block = self._mapped.copy(self.slot, self.size + self._meta)
-        return unpack(memoryview(block)[self.size :], block)
-
-    @property
-    def weight(self) -> int:
-        """Its bytes, as mailboxes count them."""
-        return int(self.size + self._meta)
+        if self._meta is None:
+            block = self._mapped.copy(self.slot, self.weight)
+            return unpack(bytes(memoryview(block)[self.size :]), block)
+        return unpack(self._meta, self._mapped.copy(self.slot, self.size) if self.slot else self._arrays)
 
 
 def forgotten(slot: int) -> bytes:

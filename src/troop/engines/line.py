@@ -81,12 +81,7 @@ class Line:
         if size == 0:
             self.open = False
             return None
-        fds: list[int] = []
-        for level, kind, content in extra:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                whole = content[: len(content) // 4 * 4]
-                fds += [int.from_bytes(whole[i : i + 4], "little") for i in range(0, len(whole), 4)]
-        return self._buffer[:size], fds
+        return self._buffer[:size], _descriptors(extra) if extra else []
 
     def close(self) -> None:
         """Hang up."""
@@ -100,3 +95,12 @@ class Line:
     def _close_all(fds: tuple[int, ...]) -> None:
         for fd in fds:
             os.close(fd)
+
+
+def _descriptors(extra: list[tuple[int, int, bytes]]) -> list[int]:
+    fds: list[int] = []
+    for level, kind, content in extra:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            whole = content[: len(content) // 4 * 4]
+            fds += [int.from_bytes(whole[i : i + 4], "little") for i in range(0, len(whole), 4)]
+    return fds

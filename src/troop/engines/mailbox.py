@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from troop.engines.codec import pack
+from troop.engines.codec import pack_call
 from troop.engines.letters import ANSWER, CALL, FORGET, TELL, Letter, compose, forgotten, needs
 from troop.engines.line import Line
 from troop.engines.shared import (
@@ -27,7 +27,7 @@ from troop.engines.shared import (
 class Waiter(Protocol):
     """Whoever can wait for an edge without being deaf to the launcher."""
 
-    def wait(self, edge: Asking, done: Callable[[], bool], why: str, full: bool = False) -> None:
+    def wait(self, edge: Asking, done: Callable[[], bool], why: object, full: bool = False) -> None:
         """Return once `done()`; TimeoutError naming `why` if that takes too long."""
         ...
 
@@ -37,7 +37,7 @@ class Sent:
     """A letter that may have to be sent again."""
 
     number: int
-    message: bytearray
+    message: bytes
     size: int
     slot: Slot | None
 
@@ -60,9 +60,14 @@ class Reply:
     def result(self) -> Any:  # noqa: ANN401
         """The answer, waited for if need be."""
         if not self.done:
-            why = "the answer of {}.{}()".format(*self._to)
-            self._edge.waiter.wait(self._edge, lambda: self.done, why)
+            self._edge.waiter.wait(self._edge, self._here, self)
         return self.value
+
+    def _here(self) -> bool:
+        return self.done
+
+    def __str__(self) -> str:
+        return "the answer of {}.{}()".format(*self._to)
 
 
 class Asking:
@@ -101,23 +106,25 @@ class Asking:
         """Send a call; its reply comes later."""
         number = self._post(CALL, node, method, args, kwargs)
         reply = self.pending[number] = Reply(self, (node, method))
-        self._drained(node)
+        if self.line is not None and self.line.stuffed:
+            self._drain(node)
         return reply
 
     def tell(self, node: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Send a letter that is not answered; waits while the mailbox is full."""
         self._post(TELL, node, method, args, kwargs)
-        self._drained(node)
+        if self.line is not None and self.line.stuffed:
+            self._drain(node)
 
     def _post(self, kind: int, node: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        packed = pack((node, method, args, kwargs))
+        packed = pack_call(node, method, args, kwargs)
         size = len(packed.meta) + packed.size
         if not self._room(size):
             self.waiter.wait(self, lambda: self._room(size), f"room in the mailbox of {node}", full=True)
         slot = self.slots.take(needed, self._settle) if (needed := needs(packed)) else None
-        self._number += 1
-        self._send(Sent(self._number, compose(kind, packed, self._number, 0, slot), size, slot))
-        return self._number
+        self._number = number = self._number + 1
+        self._send(Sent(number, compose(kind, packed, number, 0, slot), size, slot))
+        return number
 
     def _room(self, size: int) -> bool:
         """Whether a letter fits; a mailbox that is empty takes any."""
@@ -133,22 +140,22 @@ class Asking:
     def _send(self, sent: Sent) -> None:
         assert self.line is not None and self._ledger is not None
         self._unhandled.append(sent)
-        words = self._ledger.words
-        words[SENT], words[SENT_BYTES] = sent.number, words[SENT_BYTES] + sent.size
+        words, slot, line = self._ledger.words, sent.slot, self.line
+        words[SENT] = sent.number
+        words[SENT_BYTES] += sent.size
         while self.slots.forgotten:
             self._known.discard(number := self.slots.forgotten.pop())
-            self.line.send(forgotten(number))
-        fds: tuple[int, ...] = ()
-        if sent.slot is not None and sent.slot.number not in self._known:
-            self._known.add(sent.slot.number)
-            fds = (sent.slot.fd,)
-        self.line.send(sent.message, fds)
+            line.send(forgotten(number))
+        if slot is None or slot.number in self._known:
+            line.send(sent.message)
+        else:
+            self._known.add(slot.number)
+            line.send(sent.message, (slot.fd,))
 
-    def _drained(self, node: str) -> None:
-        """Wait for the kernel, if it took less than was sent."""
-        if self.line is not None and self.line.stuffed:
-            why = f"room in the mailbox of {node}"
-            self.waiter.wait(self, lambda: self.line is None or not self.line.stuffed, why, full=True)
+    def _drain(self, node: str) -> None:
+        """Wait for the kernel, which took less than was sent."""
+        why = f"room in the mailbox of {node}"
+        self.waiter.wait(self, lambda: self.line is None or not self.line.stuffed, why, full=True)
 
     def _settle(self) -> None:
         """Let go of what the server has copied."""

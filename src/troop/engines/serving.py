@@ -27,7 +27,7 @@ class Edge(Protocol):
         """Node, method, arguments and named arguments."""
         ...
 
-    def pump(self, everything: bool = False) -> None:
+    def pump(self, everything: bool = False) -> object:
         """Put what came into the inbox."""
         ...
 
@@ -84,12 +84,15 @@ class Desk:
 
     def serve(self) -> bool:
         """Handle what is here now, a letter of each sender in turn; whether there was any."""
-        waiting = [edge for edge in self.edges if edge.inbox]
-        for _ in range(max([len(edge.inbox) for edge in waiting], default=0)):
-            for edge in waiting:
-                if edge.inbox:
+        waiting = [(edge, len(edge.inbox)) for edge in self.edges if edge.inbox]
+        served, turn = bool(waiting), 0
+        while waiting:
+            for edge, _ in waiting:
+                if edge.inbox:  # still: what may be joined was handled with another's
                     self._handle(self._opened(edge))
-        return bool(waiting)
+            turn += 1
+            waiting = [one for one in waiting if one[1] > turn]
+        return served
 
     def _opened(self, edge: Edge) -> Opened:
         letter = edge.inbox.popleft()

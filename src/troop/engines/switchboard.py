@@ -33,8 +33,8 @@ class Switchboard:
         self.answers = Answers(2 * start.mailbox, self.edges)
         self._poll = select.poll()
         self._full: set[Line] = set()  # lines on which messages wait
-        self._ends: dict[int, tuple[Line, Asking | Serving | None]] = {}
-        self._watch(control, None)
+        self._ends: dict[int, tuple[Line, Callable[[], bool]]] = {}  # lines, and what takes in what came
+        self._watch(control, self._obey)
         self._alone: tuple[Line | None, select.poll] = (None, select.poll())
 
     def bind(self, worker: Worker) -> None:
@@ -88,16 +88,10 @@ class Switchboard:
     def _take(self, events: list[tuple[int, int]]) -> bool:
         useful = False
         for fd, _ in events:
-            line, edge = self._ends.get(fd, (None, None))  # an edge may have been replaced just now
-            if line is None:
-                continue
-            if isinstance(edge, Serving):
-                edge.pump()
-                useful = useful or bool(edge.inbox)
-            elif edge is None:
-                useful |= self._obey()
-            else:
-                useful |= edge.pump()
+            if (end := self._ends.get(fd)) is None:
+                continue  # an edge may have been replaced just now
+            line, take = end
+            useful |= take()
             if not line.open:
                 self._unwatch(fd)
         return useful
@@ -122,24 +116,26 @@ class Switchboard:
             self._unwatch(edge.line.fileno())
         line = Line(socket.socket(fileno=end), self._full)
         edge.attach(line, ledger)
-        self._watch(line, edge)
+        self._watch(line, edge.pump)
 
-    def _watch(self, line: Line, edge: Asking | Serving | None) -> None:
-        self._ends[line.fileno()] = (line, edge)
+    def _watch(self, line: Line, take: Callable[[], bool]) -> None:
+        self._ends[line.fileno()] = (line, take)
         self._poll.register(line.fileno(), select.POLLIN)
 
     def _unwatch(self, fd: int) -> None:
         if self._ends.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
-    def wait(self, edge: Asking, done: Callable[[], bool], why: str, full: bool = False) -> None:
+    def wait(self, edge: Asking, done: Callable[[], bool], why: object, full: bool = False) -> None:
         """Wait for one edge, deaf to all others but the launcher."""
         began = time.perf_counter()
-        while not done():
+        while True:
             # Room may be made without a word in the rarest of races: then it is found a little later.
             self._listen(edge, 50 if full else 1000 * LONG)
-            edge.pump(everything=full)
-            self.worker.waited(why, began)
+            edge.pump(full)
+            if done():
+                break
+            self.worker.waited(str(why), began)
         self.worker.meter.away(time.perf_counter() - began, full)
 
     def _listen(self, edge: Asking, milliseconds: float) -> None:
@@ -153,8 +149,10 @@ class Switchboard:
             if line is not None:
                 poll.register(line.fileno(), select.POLLIN)
             self._alone = (line, poll)
-        for other in list(self._full):
-            other.flush()
+        if self._full:
+            for other in list(self._full):
+                other.flush()
             milliseconds = 1
-        if any(fd == self.control.fileno() for fd, _ in poll.poll(milliseconds)):
-            self._obey()
+        for fd, _ in poll.poll(milliseconds):
+            if line is None or fd != line.fileno():
+                self._obey()

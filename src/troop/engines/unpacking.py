@@ -26,14 +26,17 @@ Maker = Callable[[Block, int], Any]
 def unpack(meta: Block, payload: Block = b"", start: int = 0) -> Any:  # noqa: ANN401
     """The value; its arrays are views of `payload` from `start` on, which must not be written again."""
     key = bytes(meta)
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = Plan(key)
-        if plan.arrays and len(key) < LONGEST:  # those without arrays are short, and seldom come twice
-            if len(_PLANS) > 500:
-                _PLANS.clear()
-            _PLANS[key] = plan
-    return plan.built(payload, start)
+    plan = _PLANS.get(key) or _plan(key)
+    return plan.build([make(payload, start) for make in plan.arrays])
+
+
+def _plan(meta: bytes) -> Plan:
+    plan = Plan(meta)
+    if plan.arrays and len(meta) < LONGEST:  # those without arrays are short, and seldom come twice
+        if len(_PLANS) > 500:
+            _PLANS.clear()
+        _PLANS[meta] = plan
+    return plan
 
 
 class Plan:
@@ -42,11 +45,7 @@ class Plan:
     def __init__(self, meta: bytes) -> None:
         self.arrays: list[Maker] = []
         self._meta, self._at = meta, 0
-        self._build = self._take()
-
-    def built(self, payload: Block, start: int) -> Any:  # noqa: ANN401
-        """The value, over these bytes."""
-        return self._build([make(payload, start) for make in self.arrays])
+        self.build = self._take()
 
     def _take(self) -> Builder:
         tag = self._meta[self._at : self._at + 1]
@@ -135,24 +134,18 @@ def _maker(shape: tuple[int, ...], code: int, offset: int, tensor: bool) -> Make
     import numpy
 
     dtype, ndarray = numpy.dtype(VIEWS.get(code) or DTYPES[code]), numpy.ndarray
-    if 0 in shape:
 
-        def array(payload: Block, start: int) -> Any:  # noqa: ANN401
-            return numpy.empty(shape, dtype)
-
-    else:
-
-        def array(payload: Block, start: int) -> Any:  # noqa: ANN401
-            return ndarray(shape, dtype, payload, start + offset)
+    def array(payload: Block, start: int) -> Any:  # noqa: ANN401
+        return numpy.empty(shape, dtype) if 0 in shape else ndarray(shape, dtype, payload, start + offset)
 
     if not tensor:
         return array
     import torch
 
     from_numpy, kind = torch.from_numpy, getattr(torch, DTYPES[code])
-    if code in VIEWS:
+    if code in VIEWS or 0 in shape:
         return lambda payload, start: from_numpy(array(payload, start)).view(kind)
-    return lambda payload, start: from_numpy(array(payload, start))
+    return lambda payload, start: from_numpy(ndarray(shape, dtype, payload, start + offset))
 
 
 _PLANS: dict[bytes, Plan] = {}

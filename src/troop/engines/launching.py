@@ -81,7 +81,7 @@ class Loop:
         self.host = {node.name: member for member in crew.members.values() for node in member.nodes}
         self.evaluating: dict[str, float] = {}  # node -> which process of its host was asked
         self.evaluation: Metrics = {}
-        self.gauges: dict[str, float] = {}
+        self.gauges: dict[str, dict[str, float]] = {}  # of each host, as last read
         self.late: list[str] = []  # hosts that did not pause when they were asked to
         self.counted = 0  # restarts in the tally
         self.logged = time.monotonic()
@@ -138,10 +138,13 @@ class Loop:
 
     def collect(self) -> None:
         """Put what hosts reported where it belongs."""
-        for metrics, gauges in self.supervisor.reports:
+        for host, metrics, gauges in self.supervisor.reports:
             self.tally.add(dict(metrics))
-            self.gauges |= gauges
+            self.gauges[host] = self.gauges.get(host, {}) | gauges
         self.supervisor.reports.clear()
+        for host, member in self.members.items():
+            if not member.ready:  # what it was before it died is of no interest
+                self.gauges.pop(host, None)
         if (new := self.supervisor.restarts - self.counted) > 0:
             self.tally.add({"count/restarts": new})
             self.counted += new
@@ -179,7 +182,8 @@ class Loop:
 
     def log(self) -> None:
         """A line of everything since the last."""
-        self.watch.log(self.tally.counters(), self.tally.means() | self.gauges)
+        read = {name: value for gauges in self.gauges.values() for name, value in gauges.items()}
+        self.watch.log(self.tally.counters(), self.tally.means() | read)
         self.logged = time.monotonic()
 
     def stop(self) -> None:

@@ -90,7 +90,7 @@ class Supervisor:
     ) -> None:
         self.crew, self.limits, self._restore, self._note = crew, limits, restore, note
         self.members = crew.members
-        self.reports: list[tuple[dict[str, float], dict[str, float]]] = []  # metrics, gauges
+        self.reports: list[tuple[str, dict[str, float], dict[str, float]]] = []  # host, metrics, gauges
         self.replies: dict[tuple[str, str], Any] = {}
         self.stepped: list[tuple[str, dict[str, float] | None]] = []
         self.restarts = 0
@@ -174,7 +174,7 @@ class Supervisor:
         if what == "report":
             moved, metrics, gauges, notes = rest
             self.moved = time.monotonic() if moved else self.moved
-            self.reports.append((metrics, gauges))
+            self.reports.append((member.name, metrics, gauges))
             for text in notes:
                 self._note(text)
         elif what == "ready":

@@ -103,10 +103,16 @@ class Experiment:
         """What a system is told."""
         return Setting(self.seed, self.device, self.evaluation, self.deterministic)
 
+    def program(self) -> Program:
+        """Its roles, not built yet; BadInput or SetupProblem if they cannot run together or not here."""
+        self.check()
+        program: Program = self.system.program(self.algorithm, self.env, self.setting())
+        self.engine.check(program)
+        return program
+
     def run(self, path: Path | str | None = None, quiet: bool = False) -> Result:
         """Train in a new run directory."""
-        self.check()
-        program = self.system.program(self.algorithm, self.env, self.setting())
+        program = self.program()
         path = Path(path) if path is not None else default_path(self.recipe or "run", self.env.id, self.seed)
         with RunDirectory.create(path) as directory:
             directory.write_config(self.to_dict())
@@ -114,8 +120,7 @@ class Experiment:
 
     def resume(self, directory: RunDirectory, quiet: bool = False) -> Result:
         """Go on from the newest valid checkpoint of a locked run directory."""
-        self.check()
-        program = self.system.program(self.algorithm, self.env, self.setting())
+        program = self.program()
         loaded = load_newest(directory.checkpoints)
         if loaded is None:
             raise BadInput(f"{directory.path} has no checkpoint yet; start it again with `troop train`.")
@@ -141,8 +146,12 @@ class Experiment:
             try:
                 result = self.engine.run(program, self.until, self.seed, recording, saved)
             except TroopError as error:
-                recording.failed(str(error))
-                raise
+                if not (trace := getattr(error, "trace", "")):
+                    recording.failed(str(error))
+                    raise
+                told = _traced(error, trace, self.env.id, directory.path)
+                recording.failed(str(told))
+                raise told from error
             except Exception as error:
                 told = _told(error, directory.path)
                 recording.failed(str(told))
@@ -169,6 +178,18 @@ class Experiment:
         return cls(**found)
 
 
+def _traced(error: TroopError, trace: str, env: str, path: Path) -> TroopError:
+    """The fault of a role on another host, with the env it was in and where to find its first traceback."""
+    _keep_trace(trace, path)
+    said = str(error).removesuffix(".")
+    return TrainingFault(f"{said}; env {env}, the traceback is in {path / 'error.txt'}.")
+
+
+def _keep_trace(trace: str, path: Path) -> None:
+    with contextlib.suppress(OSError):
+        (path / "error.txt").write_text(trace)
+
+
 def _told(error: Exception, path: Path) -> TroopError:
     """An unexpected failure as one sentence; its traceback is kept beside the run."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
@@ -178,8 +199,7 @@ def _told(error: Exception, path: Path) -> TroopError:
     # The user's own file, if there is one on the way, is what the user can mend.
     foreign = [f for f in frames if "site-packages" not in f.filename and "/troop/" not in f.filename]
     where = (foreign or list(frames))[-1]
-    with contextlib.suppress(OSError):
-        (path / "error.txt").write_text("".join(traceback.format_exception(error)))
+    _keep_trace("".join(traceback.format_exception(error)), path)
     reason = str(error).strip().splitlines()[:1]
     return TrainingFault(
         f"{type(error).__name__}: {reason[0] if reason else 'no message'} ({Path(where.filename).name}, line "

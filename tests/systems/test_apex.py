@@ -2,10 +2,12 @@ import copy
 import dataclasses
 import statistics
 
+import numpy as np
 import pytest
 import torch
 from watching import Watch
 
+from troop.algorithms import C51Config, RainbowConfig
 from troop.algorithms.dqn import DQNConfig
 from troop.algorithms.fast_td3 import FastTD3Config
 from troop.core.batch import Sequence
@@ -98,6 +100,27 @@ def test_algorithms_that_want_trajectories_are_refused():
 
     with pytest.raises(BadInput, match="Wants wants trajectories"):
         SMALL.program(Wants(), Toy("Clock", 2), SETTING)
+
+
+@pytest.mark.parametrize(
+    "algorithm, told",
+    [
+        (DQN, True),
+        (DQNConfig(hidden=(8,), noisy=0.5), True),
+        (C51Config(hidden=(8,), atoms=5), False),
+        (RainbowConfig(hidden=(8,), atoms=5), False),
+    ],
+)
+def test_new_rows_have_a_priority_of_their_own_only_where_the_learner_has_the_same_kind(algorithm, told):
+    host = Host(dataclasses.replace(SMALL, capacity=4000, warmup=300).program(algorithm, CLOCK, SETTING), 3)
+    pieces, add = [], host.roles["replay"].add
+    for i in range(2):
+        host.roles[f"actor{i}"].store.add = lambda piece: (pieces.append(piece), add(piece))
+    for _ in range(60):
+        host.round()
+    assert len(pieces) > 5 and all((piece.priority is not None) == told for piece in pieces)
+    leaves = host.roles["replay"].store.waiting[host.roles["replay"].store.waiting > 0]
+    assert told or np.allclose(leaves, (1 + 1e-6) ** 0.6)  # the largest there was: none was learned from yet
 
 
 def numbers(state, limit=100_000):

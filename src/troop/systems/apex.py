@@ -24,6 +24,7 @@ from troop.roles.actor import Actor
 from troop.roles.learner import Learner, Pace
 from troop.roles.weights import Weights
 from troop.systems.collecting import Plan, add_evaluator, alike, hands, n_step, rates, stream_length
+from troop.systems.devices import placed
 from troop.systems.setting import Setting
 from troop.systems.sync import store
 
@@ -58,6 +59,9 @@ class Apex:
     """Row i of all N explores with epsilon^(1 + alpha i / (N - 1)), for good."""
     shards: int = ranged(1, low=1, high=1024)
     """Replays, each on a host of its own, among which actors are dealt out."""
+    devices: str = ""
+    """Where roles compute, as learner=cuda:1,actor=cuda:0 or actor0=cuda:0. Who is not named: the learner on
+    --device, actors on the CPU."""
     folder: str = ""
     """Keep the replay in files of this folder instead of in memory."""
     save_replay: bool = True
@@ -69,7 +73,7 @@ class Apex:
     def program(self, algorithm: AlgorithmConfig[Transition], env: EnvConfig, setting: Setting) -> Program:
         """Actors and the learner hold the replays and the weights; nobody holds an actor."""
         program, seed = Program("apex"), setting.seed
-        experience = self.checked(algorithm)
+        experience, device = self.checked(algorithm), self.placed(setting)
         replays = [
             program.add(f"replay{s or ''}", Shard, *self.replay(env, experience, setting, s))
             for s in range(self.shards)
@@ -78,11 +82,11 @@ class Apex:
         program.add(
             "learner",
             Learner,
-            build(alike, algorithm.algorithm, env.spec, seed, setting.device),
+            build(alike, algorithm.algorithm, env.spec, seed, device["learner"]),
             replays[0] if self.shards == 1 else build(Shards, replays, self.learner.ahead, seed),
             weights,
             self.learner,
-            setting.device,
+            device["learner"],
         )
         explore = rates(algorithm.exploration, self.actors * env.envs, self.epsilon, self.alpha)
         for i in range(self.actors):
@@ -94,6 +98,7 @@ class Apex:
                 self.judged(experience),
                 self.renewal,
                 duet=self.overlap and not setting.deterministic,
+                device=device[f"actor{i}"],
             )
             shard = replays[i % self.shards]
             program.add(f"actor{i}", Actor, build(hands, algorithm, env, plan), shard, weights, self.sync)
@@ -113,6 +118,11 @@ class Apex:
                 f"--system.warmup is {self.warmup}; it must be below the capacity, {self.capacity}."
             )
         return n_step(algorithm)
+
+    def placed(self, setting: Setting) -> dict[str, str]:
+        """The device of the learner and of each actor."""
+        usual = {"learner": setting.device} | {f"actor{i}": "cpu" for i in range(self.actors)}
+        return placed(self.devices, usual)
 
     def judged(self, experience: NStep) -> bool:
         """Whether actors give rows their priorities: not where the replay scales rewards, unknown to them."""

@@ -24,6 +24,7 @@ from troop.roles.parameter_server import ParameterServer, Rule
 from troop.roles.server_peers import Outliers, ServerPeers
 from troop.roles.weights import Weights
 from troop.systems.collecting import Plan, add_evaluator, alike, hands, n_step, stream_length
+from troop.systems.devices import placed
 from troop.systems.setting import Setting
 from troop.systems.sync import Sync, store
 
@@ -37,6 +38,9 @@ class Gorila(Sync):
     """Parameter servers, each with a range of the parameters."""
     rule: Rule = field(default_factory=Rule)
     outliers: Outliers = field(default_factory=Outliers)
+    devices: str = ""
+    """Where bundles compute, as bundle0=cuda:0,bundle1=cuda:1; with a shared replay learners and actors. Who
+    is not named: on --device, but actors on the CPU."""
     shared_replay: bool = False
     """One replay for all in place of bundles: as many actors, as many learners, each on a host of its own."""
     sync: int = ranged(100, low=1)
@@ -55,29 +59,38 @@ class Gorila(Sync):
             program.add(name, ParameterServer, rule, name)
             for name in (f"server{s or ''}" for s in range(self.servers))
         ]
+        device, name = self.placed(setting), "learner" if self.shared_replay else "bundle"
         learners = [
             build(
                 alike,
                 algorithm.algorithm,
                 env.spec,
                 setting.seed,
-                setting.device,
+                device[f"{name}{i}"],
                 build(ServerPeers, servers, self.outliers),
             )
-            for _ in range(self.bundles)
+            for i in range(self.bundles)
         ]
         if self.shared_replay:
-            self._add_apart(program, algorithm, env, setting, learners)
+            self._add_apart(program, algorithm, env, setting, learners, device)
             return program
         explore, trainers = self.explored(algorithm.exploration), []
         for i, learner in enumerate(learners):
-            own = dataclasses.replace(setting, seed=derived(setting.seed, f"bundle {i}"))
+            seed = derived(setting.seed, f"bundle {i}")
+            own = dataclasses.replace(setting, seed=seed, device=device[f"bundle{i}"])
             node = self.add_trainer(
                 program, f"bundle{i}", algorithm, env, own, learner, explore, f"replay{i}"
             )
             trainers.append(node)
         add_evaluator(program, algorithm, env, trainers[0], setting)
         return program
+
+    def placed(self, setting: Setting) -> dict[str, str]:
+        """The device of each bundle or, with a shared replay, of each learner and actor."""
+        if not self.shared_replay:
+            return placed(self.devices, {f"bundle{i}": setting.device for i in range(self.bundles)})
+        usual = {f"learner{i}": setting.device for i in range(self.bundles)}
+        return placed(self.devices, usual | {f"actor{i}": "cpu" for i in range(self.bundles)})
 
     def explored(self, exploration: Exploration) -> Exploration:
         """The same for all, annealed by the steps of all together."""
@@ -92,6 +105,7 @@ class Gorila(Sync):
         env: EnvConfig,
         setting: Setting,
         learners: list[Algorithm[Transition]],
+        device: dict[str, str],
     ) -> None:
         """Actors and learners by themselves, around one replay; the first learner's policy is acted with."""
         rows, spec, experience = self.bundles * env.envs, env.spec, n_step(algorithm)
@@ -112,10 +126,11 @@ class Gorila(Sync):
         pace = Pace(self.rhythm.batch, ahead=2, publish=10)
         for i, learner in enumerate(learners):
             sink = None if i else weights
-            program.add(f"learner{i}", Learner, learner, replay, sink, pace, setting.device)
+            program.add(f"learner{i}", Learner, learner, replay, sink, pace, device[f"learner{i}"])
         explore = self.explored(algorithm.exploration)
         for i in range(self.bundles):
             seed = derived(setting.seed, f"actor {i}")
-            plan = Plan(seed, i * env.envs, self.length, explore, False, duet=not setting.deterministic)
+            duet, where = not setting.deterministic, device[f"actor{i}"]
+            plan = Plan(seed, i * env.envs, self.length, explore, False, duet=duet, device=where)
             program.add(f"actor{i}", Actor, build(hands, algorithm, env, plan), replay, weights, self.sync)
         add_evaluator(program, algorithm, env, weights, setting)

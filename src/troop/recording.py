@@ -107,7 +107,9 @@ class Recording:
         roles = groups(self.last)
         self.roles = self.roles if at_rest(roles) else roles
         progress = self._progress(counters, roles)
-        said = {"bottleneck": progress.bottleneck} if progress.bottleneck else {}
+        said: dict[str, Any] = {"bottleneck": progress.bottleneck} if progress.bottleneck else {}
+        if progress.flow.age_s is not None:
+            said["replay/age_s"] = round(progress.flow.age_s, 3)
         self._write(counters, folded(metrics) | rates | extra | said)
         self.console.show(progress)
 

@@ -50,10 +50,11 @@ def test_groups_come_in_the_order_of_the_flow_with_sums_and_spreads():
     assert groups({"loss/critic": 1.0, "replay/rows": 3}) == []
 
 
+AGES = {"replay/age": 300, "replay1/age": 500, "rate/env_steps_per_s": 160.0}  # 80 rows a second in each
+
+
 def test_flow_adds_up_shards_and_averages_what_they_keep():
-    found = flow(
-        store("replay", 100) | store("replay1", 300, had=4.1) | {"policy/lag": 12, "replay/age_s": 5}
-    )
+    found = flow(store("replay", 100) | store("replay1", 300, had=4.1) | {"policy/lag": 12} | AGES)
     assert (found.rows, found.capacity, found.lag, found.age_s) == (400, 2000, 12, 5)
     assert (found.wanted, found.had, found.gradients) == (4.0, pytest.approx(4.0), None)
     servers = {f"server{i}/{what}": 10.0 for i in ("", "1") for what in ("applied", "dropped_stale", "delay")}
@@ -102,6 +103,16 @@ def test_many_roles_are_written_as_their_kind():
     told = [written[f"roles/actor/{what}"] for what in ("steps_per_s", "steps_per_s_min", "steps_per_s_max")]
     assert (told, written["roles/actor/count"]) == ([14.0, 10.0, 18.0], 9)
     assert written["role/learner/busy"] == 0.5 and written["loss/critic"] == 1.0
+
+
+def test_many_stores_and_servers_are_written_as_their_kind():
+    stores = {f"replay{i}/{what}": float(i) for i in range(9) for what in ("rows", "age")}
+    servers = {f"server{i or ''}/applied": 5.0 for i in range(3)}
+    assert folded(stores | servers) == servers | {
+        "replays/count": 9,
+        "replays/rows": 4.0, "replays/rows_min": 0.0, "replays/rows_max": 8.0,
+        "replays/age": 4.0, "replays/age_min": 0.0, "replays/age_max": 8.0,
+    }  # fmt: skip
 
 
 RATIO, FREE, BEHIND = Flow(wanted=4.0, had=4.0), Flow(wanted=0.0, had=9.0), Flow(wanted=4.0, had=2.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _ORDER = (  # as data flows
@@ -57,7 +57,7 @@ class Flow:
 
     rows: int = 0
     capacity: int = 0
-    age_s: float | None = None
+    age_s: float | None = None  # of the rows learned from, at the present rate of env steps
     wanted: float | None = None  # rows drawn for each that came; 0 runs free
     had: float | None = None
     lag: float | None = None  # updates that the policies acted with are behind
@@ -104,7 +104,7 @@ def flow(metrics: Mapping[str, float]) -> Flow:
     return Flow(
         rows=round(sum(metrics[f"{store}/rows"] for store in stores)),
         capacity=round(sum(metrics[f"{store}/capacity"] for store in stores)),
-        age_s=_mean(metrics, stores, "age_s"),
+        age_s=_age(metrics, stores),
         wanted=_mean(metrics, stores, "samples_per_insert_wanted"),
         had=_mean(metrics, stores, "samples_per_insert"),
         lag=metrics.get("policy/lag"),
@@ -133,32 +133,47 @@ def ratios(metrics: Mapping[str, float]) -> dict[str, float]:
     return had | {"ratio/beta_av_wanted": critic, "ratio/beta_pv_wanted": critic / policy}
 
 
+def _age(metrics: Mapping[str, float], stores: Sequence[str]) -> float | None:
+    """Seconds in which as many rows come as the batches of stores are old, each having its share of all."""
+    age, rate = _mean(metrics, stores, "age"), metrics.get("rate/env_steps_per_s", 0.0)
+    return None if age is None or not rate else age * len(stores) / rate
+
+
 def _mean(metrics: Mapping[str, float], owners: Iterable[str], what: str) -> float | None:
     found = [metrics[f"{owner}/{what}"] for owner in owners if f"{owner}/{what}" in metrics]
     return sum(found) / len(found) if found else None
 
 
 def folded(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The metrics to write down: many roles of a kind as `roles/<kind>/<what>`, with `_min` and `_max`.
+    """The metrics to write down: many of a kind as one, with `_min` and `_max`.
 
-    A line is written every second: hundreds of actors one by one would fill the disk.
+    Of roles that is `roles/<kind>/<what>`, of stores and servers `<kind>s/<what>`. A line is written every
+    second: hundreds of actors one by one would fill the disk.
     """
     kinds: dict[str, set[str]] = {}
     for name in metrics:
-        if name.startswith("role/"):
-            node = name[5:].rpartition("/")[0]
-            kinds.setdefault(kind(node), set()).add(node)
+        node = _node(name)
+        kinds.setdefault(_plural(node), set()).add(node)
     many = {node: name for name, nodes in kinds.items() if len(nodes) > _MANY for node in nodes}
     kept: dict[str, float] = {}
     values: dict[str, list[float]] = {}
     for name, value in metrics.items():
-        node, _, what = name[5:].rpartition("/")
-        if name.startswith("role/") and node in many:
-            values.setdefault(f"roles/{many[node]}/{what}", []).append(value)
+        node = _node(name)
+        if node in many:
+            values.setdefault(f"{many[node]}/{name[len(node) + 1 :]}", []).append(value)
         else:
             kept[name] = value
-    kept |= {f"roles/{name}/count": len(kinds[name]) for name in dict.fromkeys(many.values())}
+    kept |= {f"{name}/count": len(kinds[name]) for name in dict.fromkeys(many.values())}
     for name, found in values.items():
         spread = Spread.of(found)
         kept |= {name: round(spread.mean, 4), f"{name}_min": spread.low, f"{name}_max": spread.high}
     return kept
+
+
+def _node(name: str) -> str:
+    """Whose metric it is: `role/actor/3` of `role/actor/3/busy`, `replay3` of `replay3/rows`."""
+    return name.rpartition("/")[0] if name.startswith("role/") else name.partition("/")[0]
+
+
+def _plural(node: str) -> str:
+    return f"roles/{kind(node[5:])}" if node.startswith("role/") else f"{kind(node)}s"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from troop.algorithms import C51Config, DQNConfig, FastTD3Config, RainbowConfig
+from troop.algorithms import C51Config, DQNConfig, FastTD3Config, RainbowConfig, SACConfig
 from troop.core.batch import NStep, Transition
 from troop.core.env import Continuous, Discrete, EnvSpec, Field
 
@@ -30,6 +30,30 @@ CONTINUOUS = {
         target_policy=True,
         tau=0.005,
         weight_decay=0.0,
+        **SMALL,
+    ),
+    "ddpg of pql-d": FastTD3Config(
+        atoms=21, categorical_min="elementwise_min", policy_delay=1, activation="elu", **SMALL
+    ),
+    "fast_td3, simbav2": FastTD3Config(
+        atoms=21,
+        net="simbav2",
+        weight_decay=0.0,
+        **SMALL | {"actor_hidden": (16,), "critic_hidden": (16, 16)},
+    ),
+    "fast_td3, simbav2 port": FastTD3Config(
+        atoms=21, net="simbav2_port", weight_decay=0.0, **SMALL | {"critic_hidden": (16, 16)}
+    ),
+    "sac": SACConfig(**SMALL),
+    "fastsac": SACConfig(
+        atoms=21,
+        clipped_double_q=False,
+        activation="silu",
+        layer_norm=True,
+        actor_init=0.0,
+        log_std_max=0.0,
+        alpha_init=0.001,
+        target_entropy_ratio=0.0,
         **SMALL,
     ),
 }

@@ -141,3 +141,34 @@ def test_cross_entropy_is_computed_in_float32_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         loss = categorical.cross_entropy(torch.full((2, 4), 0.25), torch.zeros(2, 4, dtype=torch.bfloat16))
     assert loss.dtype == torch.float32
+
+
+def slow_binary(target, logits):
+    """-t log p - (1 - t) log(1 - p), one number at a time in double precision."""
+    rows = []
+    for t, z in zip(target.double().tolist(), logits.double().tolist(), strict=True):
+        total = sum(math.exp(x) for x in z)
+        p = [math.exp(x) / total for x in z]
+        terms = [-a * math.log(b) - (1 - a) * math.log(1 - b) for a, b in zip(t, p, strict=True)]
+        rows.append(sum(terms) / len(terms))
+    return rows
+
+
+def test_binary_cross_entropy_is_that_of_each_atom():
+    torch.manual_seed(0)
+    target, logits = torch.rand(20, 7) / 7, torch.randn(2, 20, 7) * 2
+    found = categorical.binary_cross_entropy(target.unsqueeze(0), logits)
+    assert found.shape == (2, 20)
+    for critic in range(2):
+        assert found[critic].tolist() == pytest.approx(slow_binary(target, logits[critic]), rel=1e-5)
+
+
+def test_binary_cross_entropy_is_least_at_the_target_and_finite_where_a_probability_is_one():
+    target = torch.tensor([[0.2, 0.5, 0.3]])
+    logits = target.log().clone().requires_grad_()
+    categorical.binary_cross_entropy(target, logits).sum().backward()
+    assert logits.grad.abs().max() < 1e-6
+    sure = torch.tensor([[200.0, 0.0, 0.0], [0.0, -300.0, 0.0]], requires_grad=True)
+    loss = categorical.binary_cross_entropy(torch.tensor([[0.0, 1.0, 0.0], [0.1, 0.2, 0.3]]), sure)
+    loss.sum().backward()
+    assert loss.isfinite().all() and sure.grad.isfinite().all() and sure.grad[0, 1] < 0

@@ -153,10 +153,10 @@ class SACPolicyHalf(PolicyHalf):
 
     def temper(self, log_prob: Tensor) -> dict[str, Tensor]:
         """One step of the temperature: up where the policy is more predictable than wanted, else down."""
-        entropy = -log_prob.mean()
-        alpha = self.policy.temperature()
-        self.temperature_descent.step(alpha * (entropy - self.target_entropy))
-        return {"policy/alpha": alpha.detach(), "policy/entropy": entropy}
+        entropy, temperature = -log_prob.mean(), self.policy.temperature
+        alpha = temperature().detach()
+        self.temperature_descent.step(temperature.log_alpha * (entropy - self.target_entropy))
+        return {"policy/alpha": alpha, "policy/entropy": entropy}
 
     def state_dict(self) -> dict[str, Any]:
         """And the temperature's optimiser."""

@@ -105,5 +105,5 @@ def rolled(x: Tensor, *parameters: Tensor) -> Tensor:
     x = unit((x @ kernels[0].mT) * scales[0])
     for first in range(1, len(kernels) - 2, 2):
         y = ((x @ kernels[first].mT) * scales[first]).relu() + EPS
-        x = unit(torch.lerp(x, unit(y @ kernels[first + 1].mT), scales[first + 1]))
+        x = unit(x + scales[first + 1] * (unit(y @ kernels[first + 1].mT) - x))
     return ((x @ kernels[-2].mT) * scales[-1]) @ kernels[-1].mT + parameters[-1].unsqueeze(-2)

@@ -17,7 +17,7 @@ from troop.systems import Sync
 # of 256 rows for each env step, a million rows kept. The learner's are SACConfig's own.
 FIRST = "Pendulum-v1"
 
-# holosoma (2512.01996), locomotion of G1 and T1: 4096 envs with 1024 rows each, 8 updates a step of 8192 rows.
+# holosoma (2512.01996), locomotion of G1 and T1: 4096 envs, 1024 rows each, 8 updates a step of 8192 rows.
 FASTSAC: dict[str, Any] = {
     "gamma": 0.97,
     "tau": 0.125,

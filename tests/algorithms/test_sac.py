@@ -1,0 +1,224 @@
+import copy
+import math
+
+import pytest
+import torch
+from small import batch, differing, spec, weights
+from small_sac import FAST, config, learner
+
+from troop.core.env import Continuous, Discrete, EnvSpec, Field
+from troop.functional import categorical, squashed
+
+
+def drawn(made, obs, seed):
+    """What the policy draws and how likely, with torch's own distributions."""
+    mean, log_std = made.policy.actor(obs)
+    torch.manual_seed(seed)
+    u = mean + log_std.exp() * torch.randn_like(mean)
+    normal = torch.distributions.Normal(mean, log_std.exp())
+    log_prob = (normal.log_prob(u).double() - torch.log(1 - u.double().tanh() ** 2)).sum(-1)
+    return u.tanh(), log_prob.float()
+
+
+@pytest.mark.parametrize("clipped", [True, False])
+def test_the_target_by_hand(clipped):
+    """R + discount (min Q' - alpha log pi), or each critic's own Q'."""
+    made, sample = learner(alpha_init=0.37, clipped_double_q=clipped), batch(20)
+    after = sample.next_obs["obs"]
+    torch.manual_seed(5)
+    found = made.critic_half.target(sample, after)
+    action, log_prob = drawn(made, after, 5)
+    for row in range(20):
+        values = made.target_critic(after[row : row + 1], action[row : row + 1]).flatten().tolist()
+        for critic, value in enumerate([min(values)] if clipped else values):
+            soft = value - 0.37 * log_prob[row].item()
+            by_hand = sample.reward[row].item() + sample.discount[row].item() * soft
+            assert found[critic, row].item() == pytest.approx(by_hand, abs=1e-4)
+
+
+def test_entropy_is_folded_into_the_reward_before_the_projection():
+    made, sample = learner(**FAST | {"alpha_init": 0.5, "normalize_observations": False}), batch(16)
+    after = sample.next_obs["obs"]
+    torch.manual_seed(5)
+    found = made.critic_half.target(sample, after)
+    action, log_prob = drawn(made, after, 5)
+    atoms = made.critic_half.atoms
+    moved = categorical.shift(sample.reward - sample.discount * 0.5 * log_prob, sample.discount, atoms)
+    judged = made.target_critic(after, action).softmax(-1)
+    assert found.shape == (2, 16, 11)  # no clipped double Q: each critic has its own
+    for critic in range(2):
+        assert torch.allclose(found[critic], categorical.project(judged[critic], moved, atoms), atol=1e-5)
+    ended = sample.discount == 0
+    assert ended.any() and torch.allclose(
+        found[0, ended] @ atoms, sample.reward[ended].clamp(-10, 10), atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_what_the_policy_climbs(fast):
+    """Alpha log pi - min Q, and with each critic on its own the mean."""
+    changes = FAST | {"normalize_observations": False} if fast else {}
+    made, sample = learner(**changes | {"alpha_init": 0.2}), batch()
+    obs = sample.obs["obs"]
+    action, log_prob = drawn(made, obs, 3)
+    outputs = made.critic(obs, action)
+    value = (outputs.softmax(-1) @ made.critic_half.atoms).mean(0) if fast else outputs.squeeze(-1).amin(0)
+    expected = (0.2 * log_prob - value).mean()
+    torch.manual_seed(3)
+    metrics = made.policy_half.climb(sample.obs).metrics
+    assert metrics["loss/policy"].item() == pytest.approx(expected.item(), abs=1e-5)
+    assert metrics["policy/entropy"].item() == pytest.approx(-log_prob.mean().item(), abs=1e-5)
+    assert metrics["policy/alpha"].item() == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("ratio, up", [(-1.0, True), (5.0, False)])
+def test_the_temperature_moves_towards_the_wanted_entropy(ratio, up):
+    made = learner(target_entropy_ratio=ratio, alpha_lr=1e-2, alpha_init=0.3)
+    alphas = []
+    for update in range(20):
+        metrics = made.update(batch(seed=update)).metrics
+        assert (metrics["policy/entropy"] < -ratio * 2) == up  # two joints
+        alphas.append(float(made.policy.temperature()))
+    assert all(alpha > 0 for alpha in alphas)
+    assert (alphas[-1] > 0.3) == up and sorted(alphas, reverse=not up) == alphas
+
+
+def test_in_a_known_world_the_entropy_becomes_the_wanted_one():
+    """One step, reward -3 |action|^2: by the price alone it depends how predictable the policy gets."""
+    found = []
+    for rate in (0.03, 0.0):
+        made = learner(alpha_init=1.0, alpha_lr=rate, actor_lr=0.01, critic_lr=0.01, actor_init=0.01)
+        entropies = []
+        for update in range(600 if rate else 200):
+            sample = batch(64, seed=update, discount=0.0)
+            sample.reward.copy_(-3 * sample.action.square().sum(-1))
+            entropies.append(made.update(sample).metrics["policy/entropy"].item())
+        found.append(sum(entropies[-150:]) / 150)
+    assert found[0] == pytest.approx(-2.0, abs=0.4)  # minus one per joint
+    assert found[1] > 0
+
+
+def test_weights_decay_and_the_temperature_does_not():
+    made = learner(weight_decay=0.5, actor_lr=0.1, alpha_lr=1e-30, alpha_init=0.01)
+    before = weights(made.policy.actor).norm()
+    for update in range(5):
+        made.update(batch(seed=update))
+    assert made.policy.temperature().item() == pytest.approx(0.01, rel=1e-4)
+    assert weights(made.policy.actor).norm() != before
+
+
+def test_a_learning_rate_of_zero_keeps_the_temperature():
+    made = learner(alpha_lr=0.0, alpha_init=0.2)
+    made.update(batch())
+    assert made.policy.temperature().item() == pytest.approx(0.2)
+
+
+def test_no_exploration_is_the_middle_and_any_is_a_draw():
+    made, rows = config(actor_init=1.0).policy(spec()), 20_000
+    obs = {"obs": torch.full((rows, 3), 0.3)}
+    mean, log_std = made.actor(obs["obs"][:1])
+    still = made.act(obs, None, torch.zeros(rows)).action
+    assert torch.equal(still, mean.tanh().expand_as(still))
+    torch.manual_seed(0)
+    wild = made.act(obs, None, (torch.arange(rows) % 2).float()).action
+    assert torch.equal(wild[::2], still[::2])
+    u = wild[1::2].double().atanh()
+    assert torch.allclose(u.mean(0).float(), mean, atol=0.05)
+    assert torch.allclose(u.std(0).float(), log_std.exp(), rtol=0.05)
+    assert config().exploration.begin(3, torch.device("cpu")).tolist() == [1, 1, 1]
+
+
+def test_evaluation_draws_nothing():
+    made, obs = config().policy(spec()), batch(6).obs
+    state = torch.get_rng_state()
+    made.act(obs, None, torch.zeros(6))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_heads_of_zeros_start_at_zero_and_in_the_middle_of_the_deviations():
+    made = config(**FAST).policy(spec())
+    mean, log_std = made.actor(torch.randn(10, 3) * 100)
+    assert not mean.any() and torch.equal(log_std, torch.full((10, 2), -2.5))
+
+
+def test_deviations_stay_in_their_range_and_keep_a_gradient():
+    actor = config(actor_init=3.0, log_std_min=-3.0, log_std_max=1.0).policy(spec()).actor
+    log_std = actor(torch.randn(500, 3) * 5)[1]
+    assert log_std.min() >= -3 and log_std.max() <= 1 and log_std.max() - log_std.min() > 2
+    one = actor(torch.randn(4, 3))[1].sum()
+    assert torch.autograd.grad(one, actor.net.layers[-2])[0][2:].abs().sum() > 0
+
+
+def test_it_tells_the_soft_value_of_what_it_drew():
+    torch.manual_seed(0)
+    made = config(telling=True, alpha_init=0.3).policy(spec(2))
+    obs = batch(8, privileged=2).obs
+    torch.manual_seed(4)
+    acted = made.act(obs, None, torch.tensor([1.0, 0.0] * 4))
+    seen = torch.cat((obs["obs"], obs["privileged"]), -1)
+    values = made.critic(seen, acted.action).squeeze(-1).amin(0)
+    assert torch.allclose(acted.extras["q"], values)
+    assert torch.equal(acted.extras["value"][1::2], values[1::2])
+    mean, log_std = made.actor(obs["obs"])
+    torch.manual_seed(4)
+    _, log_prob = squashed.draw(mean, log_std)
+    assert torch.allclose(acted.extras["value"][::2], (values - 0.3 * log_prob)[::2], atol=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{}, FAST, {"telling": True}], ids=["plain", "fast", "told"])
+def test_halves_in_turn_are_the_whole(changes):
+    settings = changes | {"policy_delay": 1, "normalize_observations": False, "alpha_lr": 1e-2}
+    made = {}
+    for name in ("algorithm", "critic_half", "policy_half"):
+        torch.manual_seed(0)
+        made[name] = getattr(config(**settings), name)(spec())
+    whole, critic_half, policy_half = made.values()
+    torch.manual_seed(1)
+    for update in range(6):
+        whole.update(batch(seed=update))
+    torch.manual_seed(1)
+    for update in range(6):
+        critic_half.update(batch(seed=update))
+        policy_half.follows.load_state_dict(copy.deepcopy(critic_half.publishes.state_dict()))
+        policy_half.update(batch(seed=update))
+        critic_half.follows.load_state_dict(copy.deepcopy(policy_half.publishes.state_dict()))
+    assert torch.equal(weights(critic_half.critic), weights(whole.critic))
+    assert torch.equal(weights(critic_half.target_critic), weights(whole.target_critic))
+    assert torch.equal(weights(policy_half.policy.actor), weights(whole.policy.actor))
+    assert torch.equal(critic_half.follows.temperature(), whole.policy.temperature())
+    assert whole.policy.temperature() != config(**settings).alpha_init
+
+
+def test_the_temperature_travels_with_the_policy():
+    made = config().policy_half(spec())
+    made.update(batch())
+    assert "temperature.log_alpha" in made.publishes.state_dict()
+
+
+def test_a_loaded_learner_goes_on_as_if_never_stopped():
+    made, other = learner(alpha_lr=1e-2), learner(seed=7, alpha_lr=1e-2)
+    for update in range(4):
+        made.update(batch(seed=update))
+    other.load_state_dict(copy.deepcopy(made.state_dict()))
+    for one in (made, other):
+        torch.manual_seed(2)
+        for update in range(4):
+            one.update(batch(seed=update))
+    assert differing(made.state_dict(), other.state_dict()) == []
+
+
+def test_a_loss_that_is_nan_leaves_the_temperature_alone():
+    made, bad = learner(), batch()
+    bad.obs["obs"][0] = math.nan
+    before = made.policy.temperature().item()
+    made.update(bad)
+    assert made.policy.temperature().item() == before and made.skipped_in_row == 1
+
+
+def test_envs_it_cannot_learn_are_refused_by_name():
+    box, image = Field((3,)), Field((3, 84, 84))
+    assert "Cat has discrete actions" in config().refuse(EnvSpec("Cat", {"obs": box}, Discrete(3), 1))
+    assert "image" in config().refuse(EnvSpec("Cat", {"obs": image}, Continuous(2), 1))
+    assert "log_std_max" in config(log_std_min=1.0, log_std_max=1.0).refuse(spec())
+    assert "all the same" in config(net="simbav2", critic_hidden=(16, 8)).refuse(spec())
+    assert config(net="simbav2", critic_hidden=(16, 16)).refuse(spec()) is None

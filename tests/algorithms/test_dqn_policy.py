@@ -103,7 +103,7 @@ def spec(shape, dtype=torch.float32, action=None):
 
 
 REFUSED = {
-    "continuous": (DQNConfig(), spec((3,), action=Continuous(2)), "FastTD3, TD3 and DDPG"),
+    "continuous": (DQNConfig(), spec((3,), action=Continuous(2)), "FastTD3, TD3, DDPG and SAC"),
     "dtype": (
         DQNConfig(),
         spec((3, 84, 84), torch.float64),

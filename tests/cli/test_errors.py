@@ -29,7 +29,7 @@ MISTAKES = [
     (["train", "fasttd3", "--device", "toaster"], "--device is 'toaster'"),
     (["train", "fasttd3", "--algorithm.v-min", "5", "--algorithm.v-max", "5"], "range of values"),
     (["train", "fasttd3", "--env", "CartPole-v1", "--minutes", "1"], "discrete actions"),
-    (["train", "rainbow", "--env", "Pendulum-v1", "--minutes", "1"], "FastTD3, TD3 and DDPG"),
+    (["train", "rainbow", "--env", "Pendulum-v1", "--minutes", "1"], "FastTD3, TD3, DDPG and SAC"),
     (["train", "rainbow", "--system.priority.alpha", "-1"], "--system.priority.alpha is -1"),
     (["train", "per-dqn", "--system.priority.beta", "1.5"], "--system.priority.beta is 1.5"),
     (["train", "per-dqn", "--system.priority.least", "0"], "--system.priority.least is 0"),

@@ -203,7 +203,7 @@ def test_it_says_what_it_eats_and_what_it_refuses(case):
     assert isinstance(case.config.experience, NStep)
     assert case.config.refuse(case.spec) is None
     if isinstance(case.spec.action, Discrete):
-        assert "FastTD3, TD3 and DDPG" in case.config.refuse(SPEC)
+        assert "FastTD3, TD3, DDPG and SAC" in case.config.refuse(SPEC)
     else:
         assert "DQN, C51 and Rainbow" in case.config.refuse(CHOICES)
 

@@ -95,7 +95,7 @@ class DQNConfig:
         if not isinstance(spec.action, Discrete):
             return (
                 f"{spec.id} has continuous actions; the DQN family chooses among discrete ones. "
-                "Continuous ones are for FastTD3, TD3 and DDPG"
+                "Continuous ones are for FastTD3, TD3, DDPG and SAC"
             )
         field = spec.obs[OBS]
         if field.dtype not in (torch.uint8, torch.float32):

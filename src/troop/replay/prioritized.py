@@ -21,7 +21,7 @@ from troop.replay.uniform import Replay, Size
 class Priority:
     """How much errors decide what is drawn: row k with probability p_k^alpha / sum, p = |error| + least."""
 
-    alpha: float = ranged(0.0, low=0, high=4)
+    alpha: float = ranged(0.0, low=0, high=1)
     """0 draws uniformly and keeps no priorities; the papers use 0.5 to 0.7."""
     beta: float = ranged(0.4, low=0, high=1)
     """Exponent of the importance weights (N P)^-beta that undo the preference; 1 undoes it wholly."""

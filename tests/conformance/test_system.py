@@ -7,11 +7,12 @@ import torch
 
 from troop.algorithms.dqn import DQNConfig
 from troop.algorithms.fast_td3 import FastTD3Config
+from troop.algorithms.sac import SACConfig
 from troop.engines.host import Host
 from troop.envs import Toy
 from troop.roles.learner import Pace
 from troop.roles.trainer import Rhythm
-from troop.systems import Apex, Gorila
+from troop.systems import PQL, Apex, Gorila
 from troop.systems.setting import Evaluation, Setting
 from troop.systems.sync import Sync
 
@@ -120,3 +121,47 @@ def test_noise_and_choices_take_the_same_roles(algorithm):
     assert sum(m.get("count/updates", 0) for m in metrics) > 20
     metrics, _ = fifty_rounds(DISTRIBUTED["gorila"], ALGORITHMS[algorithm], ENVS["privileged"])
     assert sum(m.get("count/updates", 0) for m in metrics) == 180
+
+
+HALF = ("critic", "policy")
+HALVES = {
+    "fast_td3": ALGORITHMS["fast_td3"],
+    "three steps, scaled": FastTD3Config(atoms=11, n_step=3, normalize_rewards=True, **SMALL),
+    "scalar": FastTD3Config(atoms=0, n_step=3, policy_noise=0.2, **SMALL),
+    "element-wise": FastTD3Config(atoms=11, categorical_min="elementwise_min", **SMALL),
+    "sac": SACConfig(actor_hidden=(8,), critic_hidden=(8,)),
+}
+SPLIT = {
+    "pql": PQL(4.0, 2.0, batch=16, capacity=400, warmup=6, renewal=20),
+    "pql, free": PQL(batch=16, capacity=400, warmup=6, free_running=True),
+    "pql, pieces": PQL(1.0, 4.0, batch=16, capacity=400, observations=90, warmup=6, length=3, overlap=True),
+}
+
+
+@pytest.mark.parametrize(
+    "system, algorithm, env",
+    [("pql", algorithm, env) for algorithm in HALVES for env in ("clock", "privileged")]
+    + [(system, "three steps, scaled", "countdown") for system in SPLIT],
+)
+def test_two_halves_make_the_updates_predicted_and_twice_the_same(system, algorithm, env):
+    config, runs = SPLIT[system], []
+    for _ in range(2):
+        metrics, state = fifty_rounds(config, HALVES[algorithm], ENVS[env])
+        assert sum(float(m.get("count/skipped_updates", 0)) for m in metrics) == 0
+        steps = state["transitions.inserted"] / 4 - 6  # vector steps since the warm-up
+        assert state["observations.inserted"] == state["transitions.inserted"]
+        spare = config.tolerance + config.length
+        for learner, updates, wanted in (
+            ("critic", "updates", 1),
+            ("policy", "policy_updates", config.beta_pv),
+        ):
+            made = sum(m.get(f"count/{updates}", 0) for m in metrics)
+            assert made == state[f"{learner}.counts"]["updates"] and made > 3
+            wanted = steps if config.free_running else steps * config.beta_av / wanted
+            assert abs(made - wanted) <= spare * max(1.0, config.beta_av)
+        losses = [[float(m[f"loss/{half}"]) for m in metrics if f"loss/{half}" in m] for half in HALF]
+        assert all(len(found) > 3 and torch.tensor(found).isfinite().all() for found in losses)
+        runs.append((losses, state["policy"], state["rng"]["cpu"]))
+    (one, weights, random), (two, others, other_random) = runs
+    assert one == two and torch.equal(random, other_random)
+    assert all(torch.equal(x, others[name]) for name, x in weights.items())

@@ -50,7 +50,7 @@ def test_every_recipe_fits_its_first_env_and_survives_its_own_config(name):
     made.check()
     assert type(made).from_dict(made.to_dict()) == made
     nodes = made.system.program(made.algorithm, made.env, made.setting()).nodes
-    assert "evaluator" in nodes and nodes.keys() & {"trainer", "actor0", "bundle0"}
+    assert "evaluator" in nodes and nodes.keys() & {"trainer", "actor0", "bundle0", "actor"}
 
 
 def test_envs_are_as_many_as_asked_for():

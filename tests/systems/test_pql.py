@@ -11,6 +11,7 @@ from test_apex import leaves
 from watching import Watch
 
 from troop.algorithms.dqn import DQNConfig
+from troop.algorithms.fast_td3 import FastTD3Config
 from troop.core.batch import Sequence
 from troop.core.engine import Until
 from troop.core.errors import BadInput
@@ -219,6 +220,23 @@ def test_the_policy_learns_from_observations_that_were_acted_on_and_from_nothing
     assert set(drawn.round().flatten().tolist()) == set(range(7))  # 7 is where an episode ended
     stored = running.roles["observations"].store
     assert (len(stored), stored.written) == (running.roles["transitions"].limiter.inserted,) * 2
+
+
+def test_all_three_see_an_observation_as_the_same_version_of_the_policy_does():
+    """The reference clamps normalized observations in two of the three."""
+    algorithm = FastTD3Config(actor_hidden=(8,), critic_hidden=(8,), atoms=0)
+    running = host(dataclasses.replace(SMALL, publish=0.1), algorithm, Toy("PointMass", 4, limit=9))
+    rounds(running, 300)
+    for name in ("actor", "critic"):  # both take the newest
+        running.roles[name].step()
+    learned = running.roles["policy"].algorithm.publishes
+    assert float(learned.normalizer.count) > 1000 and not torch.equal(learned.normalizer.mean, torch.zeros(2))
+    x = {"obs": torch.randn(50, 2) * 10.0 ** torch.arange(-2, 3).repeat(10).unsqueeze(1)}  # far out too
+    acting, judging = running.roles["actor"].hands.policy, running.roles["critic"].algorithm.follows
+    for other in (acting, judging):
+        assert torch.equal(other.seen(x), learned.seen(x))
+        still = torch.zeros(50)
+        assert torch.equal(other.act(x, None, still).action, learned.act(x, None, still).action)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,8 @@ def _needs(recipe: str, env: str, copies: int | None, device: str, capacity: int
     parts = [module.publishes, *([module.critic] if hasattr(module, "critic") else [])]
     weights = sum(parameter.numel() for part in parts for parameter in part.parameters())
     say(f"learner    {weights:,} weights; with gradients, moments and targets {weights * 20 / 1e9:.3f} GB")
-    batch = (made.system.rhythm if hasattr(made.system, "rhythm") else made.system.learner).batch
+    pace = [getattr(made.system, name) for name in ("rhythm", "learner") if hasattr(made.system, name)]
+    batch = (pace[0] if pace else made.system).batch
     # Two observations a row as float32, and for each what the layers keep: about as much again and twice.
     seen = sum(spec.width(name) for name in spec.obs)
     say(f"batch      {batch:,} rows: about {batch * seen * 4 * 6 / 1e9:.3f} GB with what the layers keep")

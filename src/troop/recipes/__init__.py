@@ -2,10 +2,10 @@
 
 from troop.core.config import nearest
 from troop.core.errors import BadInput
-from troop.recipes import apex, dqn, fast_td3, gorila, sac
+from troop.recipes import apex, dqn, fast_td3, gorila, pql, sac
 from troop.recipes.recipe import Recipe, Wish
 
-_ALL = [*fast_td3.RECIPES, *sac.RECIPES, *dqn.RECIPES, *apex.RECIPES, *gorila.RECIPES]
+_ALL = [*fast_td3.RECIPES, *sac.RECIPES, *dqn.RECIPES, *apex.RECIPES, *gorila.RECIPES, *pql.RECIPES]
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}
 
 __all__ = ["RECIPES", "Recipe", "Wish", "find"]

@@ -49,13 +49,12 @@ class Paced(Limited):
         self.limiter.inserted += int((~piece.closing).sum())
 
     def gauges(self) -> Metrics:
-        """Fill and age; updates made and vector steps come since the warm-up, and how many updates are wanted."""
+        """Fill; updates made and vector steps come since the warm-up, and how many updates are wanted."""
         came = max(0, self.limiter.inserted - self.limiter.warmup) / self.beat.envs
         learner = self.beat.learner
         return {
             f"{self.name}/rows": len(self.store),
             f"{self.name}/capacity": self.store.capacity,
-            f"{self.name}/age": self.store.age,
             f"{learner}/updates": self.limiter.sampled // self.beat.batch,
             f"{learner}/steps": came,
             f"{learner}/updates_per_step_wanted": self.beat.updates,

@@ -1,0 +1,105 @@
+"""PQL, PQL-D and PQL with SAC: the paper's numbers, and small versions for a few cores by measurement."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+from troop import envs
+from troop.algorithms import FastTD3Config, SACConfig
+from troop.core.engine import Until
+from troop.engines import Processes
+from troop.engines.machine import cores
+from troop.experiment import Experiment
+from troop.recipes import fast_td3, sac
+from troop.recipes.few_cores import resolved
+from troop.recipes.recipe import Recipe, Wish
+from troop.systems import PQL
+
+FIRST = "CartpoleSwingup-v1"
+
+# Li et al. 2023, table of hyperparameters and authors' code (August 2023), for Isaac Gym.
+NETS: dict[str, Any] = {
+    "gamma": 0.99,
+    "n_step": 3,
+    "tau": 0.05,
+    "actor_hidden": (512, 256, 128),
+    "critic_hidden": (512, 256, 128),
+    "activation": "elu",
+    "actor_lr": 5e-4,
+    "critic_lr": 5e-4,
+    "weight_decay": 0.01,  # AdamW's default
+    "max_grad_norm": 0.5,
+    "normalize_observations": True,
+    "normalize_rewards": True,  # the authors scale them by hand: 0.01 for Ant, Humanoid and both hands
+}
+DDPG = NETS | {
+    "atoms": 0,
+    "policy_noise": 0.8,
+    "noise_clip": 0.2,  # so four target actions in five are at its rails
+    "std_min": 0.05,
+    "std_max": 0.8,
+    "clip_actions": True,
+}
+DISTRIBUTIONAL = {"atoms": 51, "v_min": -10.0, "v_max": 10.0, "categorical_min": "elementwise_min"}
+SAC = NETS | {"alpha_lr": 5e-3, "log_std_min": -5.0, "log_std_max": 5.0}
+PAPER: dict[str, FastTD3Config | SACConfig] = {
+    "pql": FastTD3Config(**DDPG),
+    "pql-d": FastTD3Config(**DDPG | DISTRIBUTIONAL),
+    "pql-sac": SACConfig(**SAC),
+}
+
+
+def paper(name: str, wish: Wish) -> Experiment:
+    """The paper's numbers: thousands of envs, 8 critic updates a vector step, 2 for each of the policy."""
+    env, _ = resolved(wish, FIRST, 4096)
+    return Experiment(
+        env,
+        PAPER[name],
+        PQL(beta_av=8.0, beta_pv=2.0, batch=8192, capacity=5_000_000, warmup=32),
+        Processes(),
+        until=Until(minutes=60),  # the hands have 80 there, ANYmal 30
+        device=wish.device,
+        recipe=name,
+    )
+
+
+def learner(name: str, family: str) -> FastTD3Config | SACConfig:
+    """Nets and steps of the small FastTD3 and SAC."""
+    if name == "pql-sac":
+        return SACConfig(**sac.SMALL)
+    numbers = fast_td3.CPU_FAMILY.get(family, fast_td3.CPU_UNKNOWN)
+    return FastTD3Config(**numbers if name == "pql-d" else numbers | SCALAR)
+
+
+# Returns that scalar critics can regress on, whatever the rewards.
+SCALAR: dict[str, Any] = {"atoms": 0, "normalize_rewards": True}
+
+
+def small(name: str, wish: Wish) -> Experiment:
+    """Small nets and batches for a few cores."""
+    env, family = resolved(wish, FIRST, 128)
+    if isinstance(env, envs.EnvPool):
+        env = dataclasses.replace(env, threads=max(1, cores() - 2))
+    return Experiment(
+        env,
+        learner(name, family),
+        PQL(beta_av=2.0, beta_pv=2.0, batch=256, capacity=1_000_000, warmup=10),
+        Processes(),
+        until=Until(minutes=10),
+        device=wish.device,
+        recipe=name,
+    )
+
+
+def fitting(name: str, wish: Wish) -> Experiment:
+    """The paper's numbers on a GPU, the small ones on a CPU."""
+    return small(name, wish) if wish.device.startswith("cpu") else paper(name, wish)
+
+
+RECIPES = [
+    Recipe("pql", "PQL: an actor, critics and a policy, all at once", FIRST, partial(fitting, "pql")),
+    Recipe("pql-d", "PQL-D: PQL with categorical critics", FIRST, partial(fitting, "pql-d")),
+    Recipe("pql-sac", "PQL with the two halves of SAC", FIRST, partial(fitting, "pql-sac")),
+]

@@ -2,11 +2,11 @@
 
 from troop.core.config import nearest
 from troop.core.errors import BadInput
-from troop.recipes import apex, dqn, fast_td3, gorila, pql, sac
+from troop.recipes import apex, ddpg_sync, dqn, fast_td3, gorila, pql, sac, simbav2
 from troop.recipes.recipe import Recipe, Wish
 
-_ALL = [*fast_td3.RECIPES, *sac.RECIPES, *dqn.RECIPES, *apex.RECIPES, *gorila.RECIPES, *pql.RECIPES]
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}
+_ROOMS = (fast_td3, simbav2, sac, ddpg_sync, dqn, apex, gorila, pql)
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for room in _ROOMS for recipe in room.RECIPES}
 
 __all__ = ["RECIPES", "Recipe", "Wish", "find"]
 

@@ -80,6 +80,41 @@ def fitting(wish: Wish) -> Experiment:
     return small(wish) if wish.device.startswith("cpu") else paper(wish)
 
 
+# Returns fit the atoms where rewards are scaled; FastSAC's own tasks need no scaling.
+SCALED: dict[str, Any] = {"normalize_rewards": True, "v_min": -10.0, "v_max": 10.0}
+FAST_FIRST = "CartpoleSwingup-v1"
+
+
+def fast_paper(wish: Wish) -> Experiment:
+    """FastSAC as published for humanoids; elsewhere with rewards scaled."""
+    env, family = resolved(wish, FAST_FIRST, 4096)
+    return Experiment(
+        env,
+        SACConfig(**FASTSAC if family == "playground" else FASTSAC | SCALED),
+        Sync(Rhythm(8192, 8), capacity=1024 * env.envs),
+        Inline(),
+        until=Until(env_steps=50_000 * env.envs),
+        device=wish.device,
+        recipe="fastsac",
+    )
+
+
+def fast_learner(family: str) -> SACConfig:
+    """FastSAC's choices in small nets, with larger steps."""
+    small = {"actor_hidden": (128, 64, 32), "critic_hidden": (256, 128, 64), "policy_delay": 2}
+    steps = {"actor_lr": 1e-3, "critic_lr": 1e-3, "alpha_lr": 1e-3, "gamma": 0.99, "n_step": 3, "tau": 0.1}
+    reach = {"v_min": -100.0, "v_max": 100.0} if family == "dmc" else SCALED
+    return SACConfig(**FASTSAC | small | steps | reach)
+
+
+def fast_fitting(wish: Wish) -> Experiment:
+    """The published numbers on a GPU, the small ones on a CPU."""
+    if wish.device.startswith("cpu"):
+        return few_cores("fastsac", wish, FAST_FIRST, fast_learner)
+    return fast_paper(wish)
+
+
 RECIPES = [
     Recipe("sac", "SAC: the paper's numbers on a GPU, small nets on a CPU", FIRST, fitting),
+    Recipe("fastsac", "FastSAC: categorical critics on targets of their own", FAST_FIRST, fast_fitting),
 ]

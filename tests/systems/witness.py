@@ -24,7 +24,7 @@ class Witness:
     envs: int = 2
     seconds: float = 0.0  # of a vector step
     slow: tuple[int, ...] = ()  # lives that take twenty times as long
-    faults: tuple[str, ...] = ()  # what befalls life 0, 1, ...
+    faults: tuple[str, ...] = ()  # what befalls the first, second, ... life to get that far
     id: str = "test:Witness"
 
     @property
@@ -50,16 +50,17 @@ class Life:
         self.cfg, self.spec, self.sent = cfg, cfg.spec, None
 
     def reset(self, seed):
-        self.number, self.file = self._begun()
+        self.number, self.file = self._next("life")
         self.step_number = 0
         never = torch.zeros(self.cfg.envs, dtype=torch.bool)
         return Step(self._obs(), self._obs(), torch.zeros(self.cfg.envs), never, never, never)
 
-    def _begun(self):
+    def _next(self, what):
+        """A number that no other process has, and its file."""
         for number in itertools.count():
             try:
                 flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
-                return number, os.open(f"{self.cfg.folder}/{number}.life", flags)
+                return number, os.open(f"{self.cfg.folder}/{number}.{what}", flags)
             except FileExistsError:
                 continue
 
@@ -72,8 +73,11 @@ class Life:
 
     def recv(self):
         time.sleep(self.cfg.seconds * (20 if self.number in self.cfg.slow else 1))
-        if self.step_number == BREAKS_AT and self.number < len(self.cfg.faults):
-            self._break(self.cfg.faults[self.number])
+        if self.step_number == BREAKS_AT and self.cfg.faults:
+            number, _ = self._next("fault")
+            if number < len(self.cfg.faults):
+                os.pwrite(self.file, struct.pack("<qq", self.step_number, number + 1), 0)
+                self._break(self.cfg.faults[number])
         reward = 2.0 * self.step_number + self.sent.float()
         ended = torch.full((self.cfg.envs,), self.step_number % EPISODE == EPISODE - 1)
         self.step_number += 1
@@ -105,8 +109,17 @@ def performed(folder):
     found = {}
     for path in Path(folder).glob("*.life"):
         data = path.read_bytes()
-        found[int(path.stem)] = struct.unpack("<q", data)[0] if data else 0
+        found[int(path.stem)] = struct.unpack("<q", data[:8])[0] if data else 0
     return found
+
+
+def broken(folder):
+    """The lives that were broken, in the order of what befell them."""
+    found = {}
+    for path in Path(folder).glob("*.life"):
+        if len(data := path.read_bytes()) == 16:
+            found[struct.unpack("<qq", data)[1]] = int(path.stem)
+    return [found[number] for number in sorted(found)]
 
 
 def examined(state, envs):

@@ -106,3 +106,12 @@ def test_skipped_updates_in_a_row_are_counted_over_both_nets():
     for count in range(1, 5):
         made.update(bad)
         assert made.skipped_in_row == count
+
+
+def test_beta2_reaches_adam():
+    made = learner(beta2=0.9, **PLAIN)
+    made.critic_half.descend(batch())
+    moments = made.critic_half.descent.state_dict()["moments"]["0"]
+    gradient = torch.cat([p.grad.flatten() for p in made.critic.parameters()])
+    assert torch.allclose(moments["exp_avg_sq"], 0.1 * gradient.square(), rtol=1e-4, atol=1e-12)
+    assert torch.allclose(moments["exp_avg"], 0.1 * gradient, rtol=1e-4, atol=1e-12)

@@ -128,3 +128,27 @@ def test_privileged_columns_reach_the_critic_and_not_the_action():
     losses = [made.critic_half.descend(b).metrics["loss/critic"] for b in (one, other)]
     assert losses[0] != losses[1]
     assert made.policy.normalizer.mean.shape == (5,)
+
+
+def test_element_by_element_the_least_of_both_projections():
+    made, sample = learner(categorical_min="elementwise_min", **PLAIN), batch(64)
+    both = candidates(made, sample)
+    assert torch.allclose(both.sum(-1), torch.ones(2, 64), atol=1e-5)
+    found = target(made, sample)
+    assert found.shape == (1, 64, 11)
+    for row in range(64):
+        least = [min(a, b) for a, b in zip(both[0, row].tolist(), both[1, row].tolist(), strict=True)]
+        assert found[0, row].tolist() == pytest.approx(least, abs=1e-6)
+    mass = found.sum(-1)
+    assert (mass <= 1 + 1e-5).all() and mass.min() < 0.9  # what the critics do not agree on is lost
+    whole = learner(clipped_double_q=False, categorical_min="elementwise_min", **PLAIN)
+    assert torch.allclose(target(whole, sample), candidates(whole, sample), atol=1e-6)
+
+
+def test_element_by_element_the_loss_is_binary_cross_entropy():
+    made, sample = learner(categorical_min="elementwise_min", **PLAIN), batch()
+    wanted = target(made, sample)
+    said = made.critic(sample.obs["obs"], sample.action).softmax(-1)
+    by_hand = torch.nn.functional.binary_cross_entropy(said, wanted.expand_as(said), reduction="none")
+    found = made.critic_half.descend(sample).metrics["loss/critic"]
+    assert found.item() == pytest.approx(by_hand.mean((1, 2)).sum().item(), rel=1e-5)

@@ -7,7 +7,12 @@ from small import batch, differing, spec, weights
 from small_sac import FAST, config, learner
 
 from troop.core.env import Continuous, Discrete, EnvSpec, Field
+from troop.core.program import construct
+from troop.envs import Toy
 from troop.functional import categorical, squashed
+from troop.roles.trainer import Rhythm
+from troop.systems.setting import Evaluation, Setting
+from troop.systems.sync import Sync
 
 
 def drawn(made, obs, seed):
@@ -222,3 +227,39 @@ def test_envs_it_cannot_learn_are_refused_by_name():
     assert "log_std_max" in config(log_std_min=1.0, log_std_max=1.0).refuse(spec())
     assert "all the same" in config(net="simbav2", critic_hidden=(16, 8)).refuse(spec())
     assert config(net="simbav2", critic_hidden=(16, 16)).refuse(spec()) is None
+
+
+@pytest.mark.parametrize("world, limit", [("Clock", True), ("Clock", False), ("Countdown", True)])
+def test_values_of_known_worlds(world, limit):
+    """With hardly a price on predictability: time limits are bootstrapped through, ends are not."""
+    gamma, steps = 0.8, 5
+    torch.manual_seed(0)
+    cfg = config(
+        gamma=gamma,
+        bootstrap_at_limits=limit,
+        alpha_init=1e-6,
+        alpha_lr=0.0,
+        tau=0.2,
+        actor_lr=1e-5,  # where actions change nothing the policy should not chase the critics' errors
+        critic_lr=5e-3,
+        critic_hidden=(64,),
+        atoms=41,
+        v_min=-1.0,
+        v_max=7.0,
+        normalize_observations=True,
+    )
+    env = Toy(world, 4, limit=steps)
+    system = Sync(Rhythm(batch=64, updates=2), capacity=4_000, warmup=20, renewal=0)
+    program = system.program(cfg, env, Setting(1, "cpu", Evaluation(episodes=1)))
+    trainer = construct(program.nodes["trainer"].build, {}.__getitem__)
+    for _ in range(250):
+        trainer.step()
+    left = range(1, steps + 1) if world == "Countdown" else range(steps, 0, -1)
+    obs = (torch.tensor(left) if world == "Countdown" else steps - torch.tensor(left)).unsqueeze(1) / steps
+    made = trainer.algorithm
+    with torch.no_grad():
+        x = made.policy.seen({"obs": obs})
+        found = made.policy.value(made.critic(x, made.policy.proposed(x)[0]))
+    forever = world == "Clock" and limit
+    wanted = [1 / (1 - gamma) if forever else sum(gamma**i for i in range(n)) for n in left]
+    assert found.tolist() == pytest.approx(wanted, abs=0.15)

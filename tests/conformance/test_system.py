@@ -22,6 +22,8 @@ ALGORITHMS = {
     "fast_td3, three steps": FastTD3Config(atoms=11, n_step=3, **SMALL),
     "td3": FastTD3Config(atoms=0, target_policy=True, delay_targets=True, **SMALL),
     "ddpg": FastTD3Config(atoms=0, critics=1, policy_delay=1, policy_noise=0.0, target_policy=True, **SMALL),
+    "fast_td3, simbav2": FastTD3Config(atoms=11, net="simbav2", **SMALL),
+    "sac": SACConfig(telling=True, **SMALL),
 }
 SYSTEMS = {  # and how many updates fifty rounds make: two a round, the first when six rows an env are there
     "sync": (Sync(Rhythm(16, 2), capacity=400, warmup=6, renewal=20), 2 * 45),

@@ -49,8 +49,8 @@ SMALL: dict[str, Any] = {
     "tau": 0.05,
     "actor_lr": 1e-3,
     "critic_lr": 1e-3,
-    "alpha_lr": 1e-3,
-    "alpha_init": 0.1,
+    "alpha_lr": 3e-3,
+    "alpha_init": 0.01,
     "normalize_observations": True,
     "normalize_rewards": True,
 }

@@ -10,6 +10,7 @@ def run(argv: list[str]) -> int:
     Parser("recipes", "List recipes: each fits its numbers to the env it is given.").parse(argv)
     from troop.recipes import RECIPES
 
+    width = max(map(len, RECIPES))
     for recipe in RECIPES.values():
-        say(f"{recipe.name:14} {recipe.about} (first try: --env {recipe.env})")
+        say(f"{recipe.name:{width}} {recipe.about} (first try: --env {recipe.env})")
     return 0

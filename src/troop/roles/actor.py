@@ -121,12 +121,20 @@ class Actor:
 
     def _pull(self) -> Metrics:
         """Ask for weights when due, take them when they are there."""
-        if self._newest is None and self.env_steps >= self.due:
-            self._newest = later(self.weights.latest, self.version)
-            self.due = self.env_steps + self.sync
+        self._ask()
         if self._newest is None or not self._newest.ready():
             return {}
         newest, self._newest = self._newest.result(), None
+        taken = self._taken(newest)
+        self._ask()
+        return taken
+
+    def _ask(self) -> None:
+        if self._newest is None and self.env_steps >= self.due:
+            self._newest = later(self.weights.latest, self.version)
+            self.due = self.env_steps + self.sync
+
+    def _taken(self, newest: tuple[int, dict[str, Tensor]] | None) -> Metrics:
         if newest is None:
             if self.version < 0:
                 self.due = self.env_steps  # nothing was published yet: ask again

@@ -5,7 +5,7 @@ import pytest
 from troop import api
 from troop.core.engine import Until
 from troop.core.errors import BadInput
-from troop.recipes import RECIPES, find
+from troop.recipes import RECIPES, Wish, find
 
 # Envs, rows per env, gamma, v_max, n, updates, std_min, std_max, policy_noise of the paper's table.
 PAPER = {
@@ -60,3 +60,79 @@ def test_envs_are_as_many_as_asked_for():
 def test_an_unknown_recipe_gets_the_nearest():
     with pytest.raises(BadInput, match="fasttd3"):
         find("fastd3")
+
+
+def test_fastsac_has_the_published_numbers():
+    made = find("fastsac").make(Wish("G1JoystickFlatTerrain-v1", device="cuda"))
+    algorithm, system = made.algorithm, made.system
+    assert (made.env.envs, system.capacity // made.env.envs) == (4096, 1024)
+    assert (system.rhythm.batch, system.rhythm.updates, algorithm.policy_delay) == (8192, 8, 4)
+    assert (algorithm.gamma, algorithm.tau, algorithm.n_step, algorithm.atoms) == (0.97, 0.125, 1, 101)
+    assert (algorithm.v_min, algorithm.v_max, algorithm.normalize_rewards) == (-20.0, 20.0, False)
+    assert (algorithm.actor_hidden, algorithm.critic_hidden) == ((512, 256, 128), (768, 384, 192))
+    assert (algorithm.activation, algorithm.layer_norm, algorithm.actor_init) == ("silu", True, 0.0)
+    assert (algorithm.log_std_min, algorithm.log_std_max) == (-5.0, 0.0)
+    assert (algorithm.alpha_init, algorithm.target_entropy_ratio, algorithm.alpha_lr) == (0.001, 0.0, 3e-4)
+    assert (algorithm.beta2, algorithm.weight_decay, algorithm.actor_lr) == (0.95, 0.001, 3e-4)
+    assert (
+        not algorithm.clipped_double_q and algorithm.policy_q == "auto"
+    )  # so each its own target, and the mean
+
+
+def test_sac_has_the_papers_numbers():
+    made = find("sac").make(Wish("HalfCheetah-v5", device="cuda"))
+    algorithm, system = made.algorithm, made.system
+    assert system.rhythm.updates == made.env.envs and system.rhythm.batch == 256
+    assert (algorithm.actor_hidden, algorithm.critic_hidden) == ((256, 256), (256, 256))
+    assert (algorithm.tau, algorithm.gamma, algorithm.n_step, algorithm.policy_delay) == (0.005, 0.99, 1, 1)
+    assert {algorithm.actor_lr, algorithm.critic_lr, algorithm.alpha_lr} == {3e-4}
+    assert (algorithm.target_entropy_ratio, algorithm.atoms, algorithm.weight_decay) == (1.0, 0, 0.0)
+
+
+@pytest.mark.parametrize("env, updates", [("G1JoystickFlatTerrain-v1", 2), ("Go1Getup-v1", 8)])
+def test_simbav2_has_the_numbers_of_fasttd3s_code(env, updates):
+    made = find("fasttd3-simbav2").make(Wish(env, device="cuda"))
+    algorithm, system = made.algorithm, made.system
+    assert (algorithm.net, algorithm.critic_hidden, algorithm.actor_hidden) == (
+        "simbav2_port",
+        (512, 512),
+        (256,),
+    )
+    assert (system.rhythm.batch, system.rhythm.updates, algorithm.weight_decay) == (8192, updates, 0.0)
+    assert algorithm.actor_lr * algorithm.lr_end == pytest.approx(3e-5)
+    assert (
+        algorithm.lr_updates == 100_000 * updates
+        and made.env.envs == 1024
+        and made.recipe == "fasttd3-simbav2"
+    )
+
+
+def test_ddpg_sync_has_the_numbers_of_the_pql_paper():
+    made = find("ddpg-sync").make(Wish("HalfCheetah-v5", device="cuda"))
+    algorithm, system = made.algorithm, made.system
+    assert (made.env.envs, system.capacity, system.warmup) == (4096, 5_000_000, 32)
+    assert (system.rhythm.batch, system.rhythm.updates, algorithm.policy_delay) == (8192, 8, 1)
+    assert (algorithm.n_step, algorithm.gamma, algorithm.tau, algorithm.atoms) == (3, 0.99, 0.05, 0)
+    assert (algorithm.policy_noise, algorithm.noise_clip) == (0.8, 0.2)
+    assert (algorithm.std_min, algorithm.std_max, algorithm.max_grad_norm) == (0.05, 0.8, 0.5)
+    assert (algorithm.actor_lr, algorithm.critic_lr, algorithm.activation) == (5e-4, 5e-4, "elu")
+    assert algorithm.critic_hidden == algorithm.actor_hidden == (512, 256, 128)
+    assert not algorithm.target_policy and algorithm.clipped_double_q
+
+
+@pytest.mark.parametrize("name", ["sac", "fastsac", "fasttd3-simbav2", "ddpg-sync"])
+@pytest.mark.parametrize(
+    "env",
+    [
+        "Pendulum-v1",
+        "WalkerWalk-v1",
+        "HalfCheetah-v5",
+        "G1JoystickFlatTerrain-v1",
+        "LunarLanderContinuous-v3",
+    ],
+)
+def test_small_recipes_suit_families_of_tasks(name, env):
+    made = api.experiment(name, env)
+    made.check()
+    assert max(made.algorithm.critic_hidden) <= 256 and made.system.rhythm.overlap
+    assert made.system.capacity <= 1_000_000

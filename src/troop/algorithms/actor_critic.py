@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from troop.algorithms.actor_critic_config import ActorCriticConfig
 from troop.algorithms.halves import CriticHalf, PolicyHalf, nets
@@ -26,7 +26,7 @@ class ActorCritic:
     def __init__(self, spec: EnvSpec, cfg: ActorCriticConfig, peers: Peers, device: str) -> None:
         self.cfg = cfg
         self.policy, self.critic = nets(cfg, spec, device)
-        self.publishes = self.policy
+        self.publishes: nn.Module = self.policy
         learns_critic, learns_policy = self.halves
         self.critic_half = learns_critic(cfg, self.policy, self.critic, peers, device)
         self.policy_half = learns_policy(cfg, self.policy, self.critic, peers, device)

@@ -46,7 +46,8 @@ class CriticHalf:
         self, cfg: ActorCriticConfig, policy: ActorCriticPolicy, critic: Critics, peers: Peers, device: str
     ) -> None:
         self.cfg, self.policy, self.critic = cfg, policy, critic
-        self.publishes, self.follows = critic, policy
+        self.publishes: nn.Module = critic
+        self.follows: nn.Module = policy
         self.atoms = torch.linspace(cfg.v_min, cfg.v_max, cfg.atoms, device=device) if cfg.atoms else None
         self.elementwise = cfg.clipped_double_q and cfg.categorical_min == "elementwise_min"
         self.descent = cfg.descent(device).on(peers, critic, cfg.critic_lr)
@@ -150,7 +151,8 @@ class PolicyHalf:
         self, cfg: ActorCriticConfig, policy: ActorCriticPolicy, critic: Critics, peers: Peers, device: str
     ) -> None:
         self.cfg, self.policy, self.critic = cfg, policy, critic
-        self.publishes, self.follows = policy, critic
+        self.publishes: nn.Module = policy
+        self.follows: nn.Module = critic
         self.descent = cfg.descent(device).on(peers, policy.actor, cfg.actor_lr, cfg.policy_delay)
         self.trained_elsewhere = [p for p in critic.parameters() if p.requires_grad]
         self.autocast = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=cfg.amp)

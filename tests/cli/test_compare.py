@@ -192,11 +192,12 @@ def interrupted(folder, *argv):
         while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        return *process.communicate(timeout=120), process.returncode
+        return *process.communicate(timeout=300), process.returncode
     finally:
         process.kill()  # nothing to do unless a test fails or runs out of time
 
 
+@pytest.mark.timeout(900)  # four processes that import torch: minutes where others use the cores
 def test_a_comparison_is_stopped_goes_on_and_is_not_mixed(tmp_path, monkeypatch, capsys):
     said, errors, code = interrupted(tmp_path, *WHOLE, "--env-steps", "600", "--seeds", "1")
     assert code == 3, said + errors

@@ -82,7 +82,7 @@ def test_final_return_and_times_by_hand(walked):
     assert first.rate == 100
     assert answer([first, second]) == (
         "Fastest to 90: hare, 1m 00s of training (median of 3 seeds); next snail, 2m 00s. "
-        "Sooner in 6 of 9 pairs of runs."
+        "hare was sooner in 6 of 9 pairs of runs."
     )
 
 

@@ -156,22 +156,22 @@ def answer(found: list[Standing]) -> str:
     said += f" (median of {len(goal.seconds)} seeds)" if len(goal.seconds) > 1 else " (one seed)"
     if len(found) == 1:
         return f"{said}."
-    second = found[1]
-    return f"{said}; {_against(second.recipe, goal, second.reached[len(reached) - 1], _spacing(first))}"
+    second, pairs = found[1], ""
+    other = second.reached[len(reached) - 1]
+    if (count := len(goal.seconds) * len(other.seconds)) > 1:
+        wins = sooner(goal.seconds, other.seconds) * count
+        pairs = f" {first.recipe} was sooner in {wins:g} of {count} pairs of runs."
+    return f"{said}; {_next(second.recipe, goal, other, _spacing(first))}{pairs}"
 
 
-def _against(recipe: str, goal: Reach, other: Reach, spacing: float) -> str:
-    """How the next one did, and in how many pairs of runs it was beaten."""
+def _next(recipe: str, goal: Reach, other: Reach, spacing: float) -> str:
+    """How the second did at what the first reached."""
     if not other.seconds:
         return f"{recipe} has no result yet."
     if math.isfinite(other.time):
         close = ", less than one evaluation later" if other.time - goal.time < spacing else ""
-        said = f"next {recipe}, {spell(other.time)}{close}."
-    else:
-        said = f"{recipe} reached it in {other.count} of {len(other.seconds)} runs."
-    pairs = len(goal.seconds) * len(other.seconds)
-    wins = sooner(goal.seconds, other.seconds) * pairs
-    return f"{said} Sooner in {wins:g} of {pairs} pairs of runs." if pairs > 1 else said
+        return f"next {recipe}, {spell(other.time)}{close}."
+    return f"{recipe} reached it in {other.count} of {len(other.seconds)} runs."
 
 
 def _spacing(standing: Standing) -> float:

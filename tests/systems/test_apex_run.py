@@ -16,6 +16,7 @@ from troop.core.errors import TrainingFault
 from troop.engines import Processes
 from troop.logs.panel import panel
 from troop.recording import Recording
+from troop.runs import curve
 from troop.runs.checkpoint import load_newest
 from troop.runs.summary import Summary
 from troop.systems.setting import Evaluation
@@ -67,6 +68,7 @@ def run(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiment, "Recording", Seen)
+        patch.setattr(curve, "plot", lambda *_: None)  # drawing takes longer than the run
         # Long enough for hosts on a busy machine, short enough for a test: a hang is found after so long.
         result = made(lives, FAULTS, step_limit_s=3.0, restarts=50).run(folder / "run", quiet=True)
     assert result.status == "stopped"

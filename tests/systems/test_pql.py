@@ -2,6 +2,7 @@ import copy
 import dataclasses
 import inspect
 import itertools
+import json
 import math
 
 import pytest
@@ -10,6 +11,8 @@ from split import Split
 from test_apex import leaves
 from watching import Watch
 
+import troop
+from troop import api
 from troop.algorithms.dqn import DQNConfig
 from troop.algorithms.fast_td3 import FastTD3Config
 from troop.core.batch import Sequence
@@ -325,6 +328,26 @@ def test_without_saved_replays_a_resumed_run_warms_up_again():
     assert len(second.notes()) == 2 and counts(second) == (0, 0, 0)
     rounds(second, 100)
     assert second.roles["critic"].updates > first.roles["critic"].updates
+
+
+def test_a_run_leaves_its_ratios_and_a_policy_that_acts(tmp_path):
+    run = tmp_path / "run"
+    small = {
+        "algorithm__actor_hidden": (16,),
+        "algorithm__critic_hidden": (16,),
+        "system__batch": 32,
+        "engine__threads": 1,
+    }
+    troop.train("pql", "toy:PointMass", envs=8, engine="inline", env_steps=1200, run=run, quiet=True, **small)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    last = {name: value for line in lines for name, value in line.items()}
+    wanted = api.experiment("pql").system
+    assert last["ratio/beta_av_wanted"] == wanted.beta_av and last["ratio/beta_pv_wanted"] == wanted.beta_pv
+    assert last["ratio/beta_av"] == pytest.approx(wanted.beta_av, rel=0.05)
+    assert last["ratio/beta_pv"] == pytest.approx(wanted.beta_pv, rel=0.05)
+    assert last["updates"] == last["critic/updates"]
+    action = troop.load_policy(run)(torch.zeros(3, 2))
+    assert action.shape == (3, 1) and action.abs().max() <= 1
 
 
 def test_in_processes_a_slow_policy_learner_holds_the_others_and_nothing_piles_up():

@@ -39,7 +39,8 @@ class PQL:
     free_running: bool = False
     """Nobody waits for anybody: both ratios are only measured."""
     tolerance: float = ranged(2.0, low=0)
-    """Vector steps by which actor and learners may be apart from their ratios before one side waits."""
+    """Vector steps by which actor and learners may be apart from their ratios before one side waits; at least
+    those of a piece, and an update."""
     batch: int = ranged(8192, low=1)
     """Rows of an update, of critics and policy alike."""
     capacity: int = ranged(5_000_000, low=1)
@@ -134,7 +135,7 @@ class PQL:
     def paced(self, name: str, learner: str, envs: int, device: str) -> tuple[str, Beat, int, bool, str]:
         """What a store is told besides its rows."""
         wanted = 0.0 if self.free_running else self.updates(learner)
-        beat = Beat(learner, wanted, self.tolerance, self.batch, envs)
+        beat = Beat(learner, wanted, max(self.tolerance, self.length), self.batch, envs)
         return name, beat, self.warmup, self.save_replay, device
 
     def pace(self, learner: str) -> Pace:

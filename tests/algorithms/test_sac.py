@@ -111,7 +111,7 @@ def test_weights_decay_and_the_temperature_does_not():
         made.update(batch())
     assert not torch.equal(weights(free.policy.actor), weights(decayed.policy.actor))
     assert torch.equal(free.policy.temperature(), decayed.policy.temperature())
-    assert free.policy.temperature() != pytest.approx(0.01, rel=1e-3)
+    assert free.policy.temperature().item() != pytest.approx(0.01, rel=1e-3)
 
 
 def test_a_learning_rate_of_zero_keeps_the_temperature():

@@ -119,7 +119,6 @@ def test_what_is_held_survives_its_state(env):
     _, _, other, _ = parts(ENVS[env], 3, 8)
     other.load_state_dict(copy.deepcopy(recorder.state_dict()))
     obs = collector.now.obs
-    other.steps._action = recorder.steps._action
     for one, two in zip(recorder.flush(obs), other.flush(obs), strict=True):
         assert torch.equal(one.reward, two.reward) and torch.equal(one.streams, two.streams)
         assert (one.priority is None) == (two.priority is None)

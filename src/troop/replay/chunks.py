@@ -18,13 +18,18 @@ from troop.replay.surprise import Said, surprise
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One vector step that waits: its rows, the closing rows behind some of them, what the policy said."""
+    """One vector step that waits, as it came: nothing is computed until a whole chunk leaves."""
 
-    row: Rows
-    closing: Rows | None
-    q: Tensor | None
-    value: Tensor | None
-    after: Tensor | None  # value of the true successor where the env was reset within the step; NaN elsewhere
+    obs: Obs
+    action: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    closing: Rows | None = None  # rows behind some of these
+    q: Tensor | None = None  # what the policy said
+    value: Tensor | None = None
+    after: Tensor | None = None  # value of the true successor where there are closing rows; NaN elsewhere
 
 
 class Chunks:
@@ -55,30 +60,29 @@ class Chunks:
 
     def came(self, step: Step) -> list[Rows]:
         """A chunk every `length` vector steps."""
-        row, *more = self.steps.came(step)
-        judged = self.judge is not None and "q" in self._extras
-        after = self._after(row, more) if judged else None
-        q, value = (self._extras["q"], self._extras["value"]) if judged else (None, None)
-        self.held.append(Held(row, more[0] if more else None, q, value, after))
-        waits = self.experience.n if judged else 0
+        closed = self.steps.closed(step)
+        closing = closed[0] if closed else None
+        q = self._extras.get("q") if self.judge is not None else None
+        value = self._extras["value"] if q is not None else None
+        after = self._after(closing, step.reward) if q is not None and closing is not None else None
+        ends = (step.reward, step.terminated, step.truncated, step.valid)
+        self.held.append(Held(self.steps.obs, self.steps.action, *ends, closing, q, value, after))
+        waits = 0 if q is None else self.experience.n
         return self._leave(self.length) if len(self.held) >= self.length + waits else []
 
     def flush(self, obs: Obs) -> list[Rows]:
         """Everything held, and a closing row per stream at the observation reached."""
-        closing = self.steps.flush(obs)
-        if closing and self.held and self.held[-1].q is not None:
-            value = self._judged(obs)
-            self.held.append(
-                Held(closing[0], None, torch.zeros_like(value), value, torch.full_like(value, torch.nan))
-            )
+        if self.held and self.held[-1].q is not None:
+            value, action = self._judged(obs), torch.zeros_like(self.held[-1].action)
+            nothing = torch.zeros_like(value)
+            never = nothing.bool()
+            self.held.append(Held(obs, action, nothing, never, never, never, None, nothing, value))
             return self._leave(len(self.held))
-        return (self._leave(len(self.held)) if self.held else []) + closing
+        return (self._leave(len(self.held)) if self.held else []) + self.steps.flush(obs)
 
-    def _after(self, row: Rows, more: list[Rows]) -> Tensor:
-        after = torch.full_like(row.reward[0], torch.nan)
-        if more:
-            where = more[0].streams - self.streams[0]
-            after[where] = self._judged({name: x[0] for name, x in more[0].obs.items()})
+    def _after(self, closing: Rows, like: Tensor) -> Tensor:
+        after = torch.full_like(like, torch.nan)
+        after[closing.streams - self.streams[0]] = self._judged({k: x[0] for k, x in closing.obs.items()})
         return after
 
     def _judged(self, obs: Obs) -> Tensor:
@@ -98,21 +102,24 @@ class Chunks:
         for at, held in enumerate(leaving, 1):
             if held.closing is not None or at == count:
                 some = None if priority is None else priority[begun:at]
-                pieces.append(_joined([h.row for h in leaving[begun:at]], some))
+                pieces.append(self._joined(leaving[begun:at], some))
                 begun = at
             if held.closing is not None:
                 pieces.append(held.closing)
         return pieces
 
+    def _joined(self, held: list[Held], priority: Tensor | None) -> Rows:
+        obs = {name: torch.stack([h.obs[name] for h in held]) for name in held[0].obs}
+        return Rows(self.streams, obs, torch.stack([h.action for h in held]), *_ends(held), priority)
+
     def _priorities(self, count: int) -> Tensor | None:
-        if self.held[0].q is None:
+        last = self.held[-1]
+        if last.q is None:
             return None
-        rows = [held.row for held in self.held]
-        said = Said(
-            *(torch.stack([getattr(held, name) for held in self.held]) for name in ("q", "value", "after")),
-            *(torch.cat([getattr(row, name) for row in rows]) for name in ENDS),
-        )
-        return surprise(said, count, self.experience)
+        none = torch.full_like(last.q, torch.nan)
+        after = torch.stack([none if held.after is None else held.after for held in self.held])
+        q, value = (torch.stack([getattr(held, name) for held in self.held]) for name in ("q", "value"))
+        return surprise(Said(q, value, after, *_ends(self.held)), count, self.experience)
 
     def state_dict(self) -> dict[str, Any]:
         """What is held."""
@@ -122,19 +129,15 @@ class Chunks:
         """Take it back."""
         self.held = []
         for held in state["held"]:
-            row, closing = (None if held[name] is None else Rows(**held[name]) for name in ("row", "closing"))
-            assert row is not None
-            self.held.append(Held(row, closing, held["q"], held["value"], held["after"]))
+            closing = None if held["closing"] is None else Rows(**held["closing"])
+            self.held.append(Held(**held | {"closing": closing}))
 
 
-ENDS = ("reward", "terminated", "truncated", "closing")
-
-
-def _joined(rows: list[Rows], priority: Tensor | None) -> Rows:
-    first = rows[0]
-    obs = {name: torch.cat([row.obs[name] for row in rows]) for name in first.obs}
-    others = {name: torch.cat([getattr(row, name) for row in rows]) for name in ("action", *ENDS)}
-    return Rows(first.streams, obs, **others, priority=priority)
+def _ends(held: list[Held]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Reward, terminated, truncated, closing, [T, B]; the ends of a row that is not valid mean nothing."""
+    names = ("reward", "terminated", "truncated", "valid")
+    reward, terminated, truncated, valid = (torch.stack([getattr(h, n) for h in held]) for n in names)
+    return reward, terminated & valid, truncated & valid, ~valid
 
 
 def _fields(value: Any) -> dict[str, Any]:  # noqa: ANN401

@@ -15,12 +15,12 @@ class Steps:
 
     def __init__(self, envs: int, first: int = 0) -> None:
         self.streams = torch.arange(first, first + envs)  # host side, as the replay keeps its heads there
-        self._obs: Obs = {}
-        self._action = torch.empty(0)
+        self.obs: Obs = {}
+        self.action = torch.empty(0)
 
     def acted(self, obs: Obs, acted: Acted) -> None:
         """Remember what was acted on and how."""
-        self._obs, self._action = obs, acted.action
+        self.obs, self.action = obs, acted.action
 
     def came(self, step: Step) -> list[Rows]:
         """The rows of this step, and closing rows where the env was reset within it.
@@ -31,32 +31,37 @@ class Steps:
         closing = ~step.valid
         row = Rows(
             self.streams,
-            {name: x.unsqueeze(0) for name, x in self._obs.items()},
-            self._action.unsqueeze(0),
+            {name: x.unsqueeze(0) for name, x in self.obs.items()},
+            self.action.unsqueeze(0),
             step.reward.unsqueeze(0),
             (step.terminated & step.valid).unsqueeze(0),
             (step.truncated & step.valid).unsqueeze(0),
             closing.unsqueeze(0),
         )
+        return [row, *self.closed(step)]
+
+    def closed(self, step: Step) -> list[Rows]:
+        """Rows for what followed where the env was reset within the step: the successor is not the next row.
+
+        Not after a termination, where nobody bootstraps and the successor is never looked at.
+        """
         if step.next_obs is step.obs or not step.truncated.any():
-            return [row]
-        # Reset in the same step: the successor is not the next row, so a row is added for it.
-        # Not after a termination, where nobody bootstraps and the successor is never looked at.
+            return []
         where = step.truncated.nonzero().squeeze(1)
         final = {name: x[where] for name, x in step.next_obs.items()}
-        return [row, self._closing(final, self.streams[where.cpu()])]
+        return [self._closing(final, self.streams[where.cpu()])]
 
     def flush(self, obs: Obs) -> list[Rows]:
         """One closing row per stream, at the observation reached."""
-        return [self._closing(obs, self.streams)] if self._action.numel() else []
+        return [self._closing(obs, self.streams)] if self.action.numel() else []
 
     def _closing(self, obs: Obs, streams: Tensor) -> Rows:
-        count, device = len(streams), self._action.device
+        count, device = len(streams), self.action.device
         nothing = torch.zeros(1, count, dtype=torch.bool, device=device)
         return Rows(
             streams,
             {name: x.unsqueeze(0) for name, x in obs.items()},
-            torch.zeros_like(self._action[:count]).unsqueeze(0),
+            torch.zeros_like(self.action[:count]).unsqueeze(0),
             torch.zeros(1, count, device=device),
             nothing,
             nothing,

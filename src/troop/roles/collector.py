@@ -77,11 +77,12 @@ class Collector:
             self.returns[~step.valid] = 0.0
         self.returns += step.reward
         ended = step.terminated | step.truncated
+        begun = ended | ~step.valid if step.faults else None
         if ended.any():
             metrics |= {"train/return": self.returns[ended].mean(), "count/episodes": int(ended.sum())}
             self.returns[ended] = 0.0
-        begun = ended | ~step.valid if step.faults else ended
-        self.explore = self.exploration.at(self.explore, begun if begun.any() else None, self.env_steps)
+            begun = ended if begun is None else begun
+        self.explore = self.exploration.at(self.explore, begun, self.env_steps)
         if self.world.renewal and len(self.actions) >= self.world.renewal:
             pieces += self.recorder.flush(step.obs)
             self._renew()

@@ -18,7 +18,9 @@ from troop.core.program import construct
 from troop.engines import Processes
 from troop.engines.host import Host
 from troop.envs import Toy
+from troop.experiment import Experiment
 from troop.roles.learner import Pace
+from troop.systems import Gorila, Sync
 from troop.systems.apex import Apex
 from troop.systems.collecting import ladder, ramp, rates
 from troop.systems.setting import Evaluation, Setting
@@ -100,6 +102,20 @@ def test_algorithms_that_want_trajectories_are_refused():
 
     with pytest.raises(BadInput, match="Wants wants trajectories"):
         SMALL.program(Wants(), Toy("Clock", 2), SETTING)
+
+
+@pytest.mark.parametrize("system", [SMALL, Gorila(), Sync()], ids=["apex", "gorila", "sync"])
+def test_nothing_is_started_or_left_of_a_pair_that_cannot_be(system, tmp_path, monkeypatch):
+    class Wants(FastTD3Config):
+        experience = Sequence(8)
+
+    monkeypatch.setattr(Processes, "run", None)
+    run = Experiment(Toy("Clock", 2), Wants(), system, Processes(), Until(env_steps=10))
+    with pytest.raises(
+        BadInput, match="Wants wants trajectories; this system hands out transitions"
+    ) as caught:
+        run.run(tmp_path / "run")
+    assert caught.value.exit_code == 2 and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

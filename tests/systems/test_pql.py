@@ -81,11 +81,11 @@ def test_each_env_has_its_noise_for_good_also_in_another_life(overlap):
 def test_ratios_are_held_in_every_hundred_vector_steps(beta_av, beta_pv):
     running = host(dataclasses.replace(SMALL, beta_av=beta_av, beta_pv=beta_pv, capacity=40_000))
     readings = {}
-    while len(readings) < 160:
+    while len(readings) < 125:
         running.round()
         steps, critic, policy = counts(running)
         readings[steps] = (critic, policy)
-    for begun in range(1, 50):
+    for begun in range(1, 20):
         (critic, policy), (later_critic, later_policy) = readings[begun], readings[begun + 100]
         critic, policy = later_critic - critic, later_policy - policy
         assert critic / 100 == pytest.approx(beta_av, rel=0.1)
@@ -101,7 +101,7 @@ def test_whoever_is_slow_the_others_wait_for_him(slow):
     for name, times in SLOWED[slow].items():
         role, turns = running.roles[name], itertools.count()
         role.step = lambda step=role.step, turns=turns, times=times: None if next(turns) % times else step()
-    while counts(running)[0] < 150:
+    while counts(running)[0] < 100:
         running.round()
     steps, critic, policy = counts(running)
     assert abs(critic - 8 * steps) <= 8 * 3 and abs(policy - 4 * steps) <= 4 * 3  # slack, and a piece
@@ -229,11 +229,11 @@ def test_all_three_see_an_observation_as_the_same_version_of_the_policy_does():
     """The reference clamps normalized observations in two of the three."""
     algorithm = FastTD3Config(actor_hidden=(8,), critic_hidden=(8,), atoms=0)
     running = host(dataclasses.replace(SMALL, publish=0.1), algorithm, Toy("PointMass", 4, limit=9))
-    rounds(running, 300)
+    rounds(running, 130)
     for name in ("actor", "critic"):  # both take the newest
         running.roles[name].step()
     learned = running.roles["policy"].algorithm.publishes
-    assert float(learned.normalizer.count) > 1000 and not torch.equal(learned.normalizer.mean, torch.zeros(2))
+    assert float(learned.normalizer.count) > 500 and not torch.equal(learned.normalizer.mean, torch.zeros(2))
     x = {"obs": torch.randn(50, 2) * 10.0 ** torch.arange(-2, 3).repeat(10).unsqueeze(1)}  # far out too
     acting, judging = running.roles["actor"].hands.policy, running.roles["critic"].algorithm.follows
     for other in (acting, judging):

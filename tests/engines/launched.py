@@ -9,7 +9,6 @@ from fault_roles import Judge, Keeper, Teller
 
 from troop.core.engine import Until
 from troop.core.program import Program, Schedule
-from troop.engines import Processes, Ray
 
 
 class Watch:
@@ -56,6 +55,11 @@ def program():
 
 def main():
     """Run until signalled."""
+    from troop.engines import (
+        Processes,
+        Ray,
+    )  # not above: spawned hosts read this file again, and need no torch
+
     watch = Watch(sys.argv[1])
     signal.signal(signal.SIGINT, watch.on_signal)
     how = {"threads": 1, "log_s": 0.05}

@@ -1,7 +1,6 @@
 """What the processes engine owes when things go wrong (docs/architecture.md)."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -133,31 +132,23 @@ def test_each_role_tells_how_it_spends_its_time(nothing_left):
         assert all(0 <= share <= 1 for share in shares) and sum(shares) == pytest.approx(1, abs=0.001)
 
 
-def launched(path, start):
-    """A run of four hosts in a session of its own; returns it and the pids of its hosts."""
-    command = [sys.executable, str(HERE / "launched.py"), str(path), start]
+def test_a_killed_launcher_leaves_no_process_behind(tmp_path, nothing_left):
+    """Of spawned hosts; those of a fork server: tests/systems/test_lifecycle.py."""
+    command = [sys.executable, str(HERE / "launched.py"), str(tmp_path / "pids"), "spawn"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    deadline = time.monotonic() + 60
-    while not path.exists() and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.05)
-    return process, [int(pid) for pid in path.read_text().split()]
-
-
-@pytest.mark.parametrize("start", ["spawn", "forkserver"])
-def test_a_killed_launcher_leaves_no_process_behind(start, tmp_path, nothing_left):
-    process, pids = launched(tmp_path / "pids", start)
-    group = os.getpgid(process.pid)
-    assert len(pids) == 4 and all(alive(pid) for pid in pids)
-    process.kill()
-    process.wait()
+    try:
+        deadline = time.monotonic() + 200
+        while not (tmp_path / "pids").exists() and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.05)
+        pids, group = [int(pid) for pid in (tmp_path / "pids").read_text().split()], os.getpgid(process.pid)
+        assert len(pids) == 4 and all(alive(pid) for pid in pids)
+    finally:
+        process.kill()
+        process.wait()
     deadline = time.monotonic() + 10
-    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
+    while (any(alive(pid) for pid in pids) or group_lives(group)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not [pid for pid in pids if alive(pid)]
-    deadline = time.monotonic() + 10
-    while group_lives(group) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not group_lives(group)  # nor of multiprocessing's own
+    assert not [pid for pid in pids if alive(pid)] and not group_lives(group)  # nor of multiprocessing's own
 
 
 def group_lives(group):
@@ -166,11 +157,3 @@ def group_lives(group):
     except ProcessLookupError:
         return False
     return True
-
-
-def test_a_ctrl_c_at_the_terminal_stops_the_launcher_alone_and_in_order(tmp_path, nothing_left):
-    process, pids = launched(tmp_path / "pids", "forkserver")
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
-    said, _ = process.communicate(timeout=30)
-    assert said.split()[:2] == ["stopped", "2"] and process.returncode == 0
-    assert not [pid for pid in pids if alive(pid)]

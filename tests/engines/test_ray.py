@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -195,23 +196,34 @@ except TroopError as error:
     ],
 )
 def test_strangers_and_silence_are_told_in_one_sentence(address, insecure, environ, said, tmp_path):
+    ran = refused(address, insecure, environ, tmp_path)
+    assert ran.stdout.startswith(said) and ran.stdout.count("\n") == 1, ran.stderr
+
+
+def refused(address, insecure, environ, home):
     hidden = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    code = REFUSED.format(address=address, insecure=insecure)
-    ran = subprocess.run(
-        [sys.executable, "-c", code],
+    return subprocess.run(
+        [sys.executable, "-c", REFUSED.format(address=address, insecure=insecure)],
         capture_output=True,
         text=True,
-        timeout=30,
-        env=hidden | environ | {"HOME": str(tmp_path), "PYTHONPATH": str(HERE)},
+        timeout=120,
+        env=hidden | environ | {"HOME": str(home), "PYTHONPATH": str(HERE)},
     )
-    assert ran.stdout.startswith(said) and ran.stdout.count("\n") == 1, ran.stderr
+
+
+def test_an_address_at_which_nobody_answers_is_given_up_after_its_time(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # takes calls and says nothing
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        ran = refused(address, True, {}, tmp_path)
+    said = f"SetupProblem No Ray cluster could be reached at {address}: no answer for 3 s"
+    assert ran.stdout.startswith(said) and ran.stdout.count("\n") == 1 and ran.returncode == 0, ran.stderr
 
 
 def launched(path):
     """A run on a Ray of its own; returns it and the pids of its hosts."""
     command = [sys.executable, str(HERE / "launched.py"), str(path), "ray"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not path.exists() and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.05)
     return process, [int(pid) for pid in path.read_text().split()]

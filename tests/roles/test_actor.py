@@ -81,6 +81,16 @@ def test_weights_are_looked_for_on_its_own_schedule_and_the_lag_is_told():
     assert float(next(s["actor/explore"] for s in said if "actor/explore" in s)) == pytest.approx(0.1)
 
 
+def test_weights_that_went_back_to_a_checkpoint_are_taken_and_no_lag_is_below_zero():
+    made = actor(envs=3, sync=3)
+    for _ in range(4):
+        made.step()
+    made.weights.version = 0
+    said = [made.step() for _ in range(2)]
+    assert made.version == made.weights.version <= 10
+    assert min(s["policy/lag"] for s in said if "policy/lag" in s) == 0
+
+
 def test_streams_are_cut_once_before_the_first_piece():
     made = actor()
     for _ in range(40):

@@ -142,7 +142,8 @@ class Actor:
         before, (self.version, weights) = self.version, newest
         self.hands.policy.load_state_dict(weights)
         if before >= 0:
-            return {"policy/lag": self.version - before, "actor/explore": self.hands.explore()}
+            lag = max(0, self.version - before)  # a source that was restored may know less than who asks
+            return {"policy/lag": lag, "actor/explore": self.hands.explore()}
         if self.version > 0:
             self.hands.anew(self.version)
         return {}

@@ -1,6 +1,8 @@
 """What is recorded of a run: restarts, roles and bottleneck in its files, and parts to restore roles from."""
 
 import json
+import os
+import signal
 
 import pytest
 import torch
@@ -103,3 +105,10 @@ def test_restore_reads_no_more_than_the_parts_asked_for(recording):
     assert recording.restore(["learner"])["learner.algorithm"]["w"].tolist() == [1.0, 1.0]
     with pytest.raises(SetupProblem):
         recording.restore(["replay"])
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_asks_for_an_end(name, recording):
+    assert not recording.stop_asked()
+    os.kill(os.getpid(), getattr(signal, name))
+    assert recording.stop_asked()

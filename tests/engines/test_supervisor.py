@@ -3,6 +3,7 @@
 import pytest
 from fault_roles import Keeper, Learner, Teller
 
+from troop.core.errors import TrainingFault
 from troop.core.program import Program
 from troop.engines import supervisor
 from troop.engines.crew import members
@@ -144,3 +145,14 @@ def test_one_that_is_silent_for_too_long_is_told_of_with_its_stack(clock):
     made.attend(0.05)
     assert "learner died, no sign of life for 60 s (in step() or a method)" in notes[0]
     assert "where it hung" in notes[0] and not made.members["learner"].alive
+
+
+def test_one_that_is_never_ready_ends_the_run(clock):
+    crew = Crew()
+    made = Supervisor(crew, Limits(3, 10.0, 60.0), lambda nodes: None, lambda text: None)
+    crew.hear = lambda seconds, hear: setattr(clock, "now", clock.now + 5.0) or []
+    with pytest.raises(
+        TrainingFault, match=r"could not be started: no sign of life for 60 s \(while being built"
+    ):
+        made.start(lambda member: None)
+    assert clock.now == 1065.0

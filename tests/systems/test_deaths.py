@@ -111,6 +111,14 @@ def test_a_killed_parameter_server_goes_on_from_its_last_state(gorila):
     assert sum(counts.values()) > sum(first["state"]["server.counts"].values()) and counts["applied"] == later
 
 
+def test_what_became_of_gradients_is_told(gorila):
+    watch, _, _ = gorila
+    told = {what: watch.last[f"server/{what}"] for what in ("applied", "dropped_stale", "dropped_outlier")}
+    assert (
+        told == {what: watch.state["server.counts"][what] for what in told} and "server/delay" in watch.last
+    )
+
+
 def test_a_killed_bundle_loses_its_own_replay_and_no_other(gorila):
     watch, result, _ = gorila
     _, strike = watch.struck

@@ -199,9 +199,9 @@ class Supervisor:
     def _stuck(self, member: Member, limit: float) -> None:
         """Ask for its stack, then end it."""
         node = member.nodes[0].name
-        doing = "step() or a method" if member.ready else "being built"
+        doing = "in step() or a method" if member.ready else "while being built"
         stack = self.crew.stack(member, ask=True)
-        self._failures[member.name] = Failure(node, f"no sign of life for {limit:.0f} s (in {doing})", stack)
+        self._failures[member.name] = Failure(node, f"no sign of life for {limit:.0f} s ({doing})", stack)
         self._died(member)
 
     def _died(self, member: Member) -> None:

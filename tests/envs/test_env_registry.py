@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from troop.core.errors import BadInput, SetupProblem
-from troop.envs import EnvPool, Gymnasium, Toy, envpool_catalog, family, list_envs, resolve
+from troop.envs import EnvPool, Gymnasium, Toy, envpool_catalog, envpool_import, family, list_envs, resolve
 
 
 def test_prefixes_and_bare_ids():
@@ -83,7 +83,7 @@ def test_the_remembered_list_is_the_true_one(tmp_path, monkeypatch):
 def test_without_envpool(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
     monkeypatch.setattr(envpool_catalog, "modules", dict)
-    monkeypatch.setattr(envpool_catalog, "has_envpool", lambda: False)
+    monkeypatch.setattr(envpool_import, "has_envpool", lambda: False)
     assert resolve("CartPole-v1") == Gymnasium("CartPole-v1")
     with pytest.raises(SetupProblem, match=r"pip install 'trooprl\[envpool\]'"):
         resolve("envpool:Pong-v5")
@@ -95,3 +95,21 @@ def test_importing_the_room_is_light():
         "heavy = {'envpool', 'gymnasium', 'mujoco', 'imageio'} & set(sys.modules); assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_envpool_is_imported_without_its_families_and_knows_all_their_tasks():
+    pytest.importorskip("envpool")
+    code = (
+        "import sys; from troop.envs.envpool_import import import_envpool; light = import_envpool();"
+        "import envpool.entry; loaded = [m for m in sys.modules if m.endswith(('_envpool', '_render'))];"
+        "assert not loaded, loaded; names = light.list_all_envs();"
+        "pool = light.make_gymnasium('CartPole-v1', num_envs=2); assert pool.reset()[0].shape == (2, 4);"
+        "assert any('classic_control' in m for m in sys.modules) and 'envpool.jumanji' not in sys.modules;"
+        "print(*sorted(names))"
+    )
+    plain = "import envpool; print(*sorted(envpool.list_all_envs()))"
+    said = [
+        subprocess.run([sys.executable, "-W", "ignore", "-c", words], check=True, capture_output=True).stdout
+        for words in (code, plain)
+    ]
+    assert said[0] == said[1]

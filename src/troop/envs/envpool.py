@@ -23,7 +23,8 @@ from troop.core.env import PRIVILEGED, Continuous, Discrete, EnvSpec, Obs, Step,
 from troop.core.errors import BadInput, SetupProblem
 from troop.envs.atari import Setting, judged
 from troop.envs.atari_scores import published_scores
-from troop.envs.envpool_catalog import import_envpool, unknown_id
+from troop.envs.envpool_catalog import unknown_id
+from troop.envs.envpool_import import import_envpool
 from troop.envs.envpool_spaces import leaves_of
 from troop.envs.observations import Bounds, Leaf, Packer, name_leaves, spread
 from troop.envs.slim_assets import slim_base_path

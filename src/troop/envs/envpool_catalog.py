@@ -9,30 +9,13 @@ import json
 import logging
 from collections.abc import Iterable
 from functools import lru_cache
-from types import ModuleType
 
 from troop.core.config import nearest
-from troop.core.errors import BadInput, SetupProblem
+from troop.core.errors import BadInput
+from troop.envs.envpool_import import import_envpool
 from troop.envs.user_cache import cache_folder, write_whole
 
 log = logging.getLogger(__name__)
-
-
-def import_envpool() -> ModuleType:
-    """EnvPool, or a SetupProblem that says how to install it."""
-    try:
-        import envpool
-    except ImportError as error:
-        if not has_envpool():
-            raise SetupProblem("EnvPool is not installed; try: pip install 'trooprl[envpool]'.") from error
-        raise SetupProblem(f"EnvPool is installed but cannot be imported: {error}") from error
-    module: ModuleType = envpool
-    return module
-
-
-def has_envpool() -> bool:
-    """Whether EnvPool is installed."""
-    return importlib.util.find_spec("envpool") is not None
 
 
 def unknown_id(id: str, known: Iterable[str]) -> BadInput:

@@ -8,6 +8,7 @@ import re
 from troop.core.env import EnvConfig
 from troop.envs import envpool_catalog
 from troop.envs.envpool import EnvPool
+from troop.envs.envpool_import import import_envpool
 from troop.envs.gymnasium import Gymnasium, registered
 from troop.envs.toy import WORLDS, Toy
 
@@ -43,7 +44,7 @@ def _resolve(id: str) -> EnvConfig:
     if colon and backend == "envpool":
         known = envpool_catalog.modules()
         if not known:
-            envpool_catalog.import_envpool()
+            import_envpool()
         if name not in known:
             raise envpool_catalog.unknown_id(name, known)
         return EnvPool(name)

@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from troop.envs.envpool_import import import_envpool
 from troop.envs.model_xml import slim_folder
 from troop.envs.user_cache import cache_folder, write_whole
 
@@ -83,9 +84,7 @@ def _compare(id: str, stock: str, slim: str) -> str:
 
 
 def _rollout(id: str, base_path: str) -> np.ndarray:
-    import envpool
-
-    pool: Any = envpool.make_gymnasium(id, num_envs=1, num_threads=1, seed=1, base_path=base_path)
+    pool: Any = import_envpool().make_gymnasium(id, num_envs=1, num_threads=1, seed=1, base_path=base_path)
     pool.reset()
     random = np.random.default_rng(0)
     seen = []

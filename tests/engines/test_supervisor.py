@@ -112,6 +112,18 @@ def test_more_deaths_than_the_budget_end_the_run_and_tell_of_the_first(clock):
     assert end.value.trace == "Traceback of the first" and end.value.exit_code == 4
 
 
+def test_after_it_has_resigned_the_dead_stay_dead_and_nothing_is_raised(clock):
+    made, crew, _, _ = started(restarts=0)
+    with pytest.raises(OverBudget):
+        kill(made, crew, clock, "teller")
+    made.resign()
+    crew.dead.append(made.members["learner"])
+    for _ in range(100):
+        clock.now += 0.1
+        made.attend(0.05)
+    assert not made.members["learner"].alive and len(crew.spawned) == 3
+
+
 def test_deaths_of_long_ago_are_forgotten(clock):
     made, crew, _, _ = started(restarts=2)
     for _ in range(5):

@@ -100,16 +100,20 @@ class Loop:
         self.tally.evaluated()
         self.supervisor.go()
         try:
-            while not self.tally.reached(self.until):
-                if self.watch.stop_asked():
-                    self.stop()
-                    self.save(last=True)
-                    return Result("stopped", self.tally.counters(), self.evaluation)
-                self.round()
+            return self._until_done()
         except OverBudget:
+            self.supervisor.resign()
             self.stop()
             self.save(last=True)
             raise
+
+    def _until_done(self) -> Result:
+        while not self.tally.reached(self.until):
+            if self.watch.stop_asked():
+                self.stop()
+                self.save(last=True)
+                return Result("stopped", self.tally.counters(), self.evaluation)
+            self.round()
         self.stop()
         if not self.tally.hit:
             self.evaluate_last()

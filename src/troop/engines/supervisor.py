@@ -100,6 +100,7 @@ class Supervisor:
         self._deaths: dict[str, list[tuple[float, Failure]]] = {name: [] for name in crew.members}
         self._again: dict[str, float] = {}  # when a dead member is started again
         self._started: set[str] = set()
+        self._resigned = False
 
     def start(self, parts: Callable[[Member], dict[str, Any] | None]) -> None:
         """All members at once; returns when all are ready."""
@@ -116,6 +117,11 @@ class Supervisor:
         self.holding, self.moved = False, time.monotonic()
         for member in self.members.values():
             member.say("go")
+
+    def resign(self) -> None:
+        """From now on the dead stay dead: the run is about to end, and others may be saved."""
+        self._resigned = True
+        self._again.clear()
 
     def hold(self, seconds: float) -> list[str]:
         """Active roles finish their step and pause; names of those that did not within this time."""
@@ -210,6 +216,8 @@ class Supervisor:
         failure = self._failures.pop(member.name, None)
         if failure is None:
             failure = Failure(member.nodes[0].name, ended, trace)
+        if self._resigned:
+            return
         if failure.error is not None:
             raise failure.error
         if failure.trace:

@@ -2,8 +2,9 @@
 
 import pytest
 
+from troop.cli.train import MANY_HOSTS
 from troop.engines import Processes
-from troop.recipes import find
+from troop.recipes import RECIPES, find
 from troop.recipes.recipe import Wish
 
 
@@ -49,3 +50,8 @@ def test_gorila_dqn_on_atari_is_the_papers():
 def test_small_ones_hold_the_learner_to_its_actors(recipe, env):
     run = made(recipe, env)
     assert run.system.actors == 4 and run.system.samples_per_insert > 0 and run.system.capacity <= 1_000_000
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_command_line_knows_which_recipes_run_on_processes_before_it_has_imported_any(name):
+    assert isinstance(made(name, None).engine, Processes) == name.startswith(MANY_HOSTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,11 +41,25 @@ def run(argv: list[str]) -> int:
     if not argv or (argv[0].startswith("-") and any(word in ("-h", "--help") for word in argv)):
         say(USAGE)
         return 0
+    _warm(argv)
     from troop.runs.directory import default_path
 
     made, path = wanted(argv)
     path = path or default_path(made.recipe, made.env.id, made.seed)
     return finished(made.run(path), path)
+
+
+MANY_HOSTS = ("apex", "gorila", "pql")  # recipes that run on processes unless told otherwise begin so
+
+
+def _warm(argv: list[str]) -> None:
+    """Where hosts will be forked, let their server import torch while this process does."""
+    engine, rest = value_after("--engine", argv)
+    many = engine is None and bool(rest) and rest[0].startswith(MANY_HOSTS)
+    if (many or engine == "processes") and not {"-h", "--help"} & set(argv) and sys.platform == "linux":
+        from troop.engines.forking import warm
+
+        warm("troop.experiment")
 
 
 def wanted(argv: list[str]) -> tuple[Experiment, Path | None]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from troop.engines.codec import pack
 from troop.engines.line import Line
-from troop.engines.machine import keep_pages
+from troop.engines.machine import keep_pages, spare_compiler
 from troop.engines.shared import anonymous
 from troop.engines.switchboard import Switchboard
 from troop.engines.worker import Ended, Start, Worker
@@ -32,6 +32,7 @@ def main(start: Start, control: socket.socket) -> None:
     keep_pages()
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(start.threads)
+    spare_compiler()
     line = Line(control)
     line.send(pack(("hello",)).meta, (stack,))
     worker = Worker(start, Switchboard(start, line))

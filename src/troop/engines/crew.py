@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from troop.core.program import Node, Program, references
 from troop.engines import child
 from troop.engines.codec import pack
+from troop.engines.forking import NEEDED, few_threads, unheard
 from troop.engines.line import Line, pair
 from troop.engines.shared import Ledger, anonymous, opened, parcel
 from troop.engines.unpacking import unpack
@@ -82,10 +83,9 @@ class Crew:
         self._seed, self._mailbox, self._patience = seed, mailbox, patience
         self._context: Any = multiprocessing.get_context(start)
         if start == "forkserver":
-            # What hosts are made of is loaded once, in the fork server; torch._dynamo because every optimizer
-            # imports it, in 1.5 s.
+            # What hosts are made of is loaded once, in the fork server, unless it is running already.
             ours = sorted(name for name in sys.modules if name.startswith("troop."))
-            self._context.set_forkserver_preload(["torch", "torch._dynamo", "troop.engines.child", *ours])
+            self._context.set_forkserver_preload([*NEEDED, *ours])
 
     def spawn(self, member: Member) -> None:
         """A process for the host; it waits for `begin` before it serves."""
@@ -101,12 +101,10 @@ class Crew:
             patience=self._patience,
         )
         process = self._context.Process(target=child.main, args=(given, theirs), name=member.name)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until it leads its own group
         try:
-            with _few_threads(member.threads):
+            with unheard(), few_threads(member.threads):  # until it leads its own group
                 process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
         member.process, member.line = process, Line(ours)
         member.grouped = member.ready = False
@@ -220,19 +218,6 @@ class Crew:
         for member in self.members.values():
             self.bury(member)
         return late
-
-
-@contextlib.contextmanager
-def _few_threads(threads: int) -> Iterator[None]:
-    """Libraries read these when they are loaded; what is started inside, or its fork server, has them set."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, str(threads)))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def _ignore(member: Member, message: Message, fds: list[int]) -> None:

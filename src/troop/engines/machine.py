@@ -35,6 +35,22 @@ def keep_pages() -> None:
             libc.mallopt(TRIM_THRESHOLD, (1 << 31) - 1)
 
 
+def spare_compiler() -> None:
+    """Let optimizers be made without torch's compiler: its import, a second, is put off until one steps.
+
+    Torch marks methods of optimizers as not to be compiled, and imports the compiler at their first call in
+    order to tell it so. It keeps what it is told in this attribute; the methods themselves say the same.
+    """
+    if "torch" not in sys.modules or "torch._dynamo" in sys.modules:
+        return
+    from torch.optim import Optimizer
+
+    for name in ("add_param_group", "load_state_dict", "state_dict", "zero_grad"):
+        method = getattr(getattr(Optimizer, name), "__wrapped__", None)
+        if method is not None:
+            method.__dict__.setdefault("__dynamo_disable", method)
+
+
 def make_room(hosts: int) -> None:
     """Let this process hold the files of so many hosts; SetupProblem if there is no room for them."""
     import resource

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from troop.engines.machine import keep_pages
+from troop.engines.machine import keep_pages, spare_compiler
 from troop.engines.on_ray_post import Message, RayPost
 from troop.engines.on_ray_serving import RayLetter
 from troop.engines.worker import Ended, Start, Worker
@@ -66,6 +66,7 @@ class RayHost:
         threading.Thread(target=self._follow_launcher, args=(start.patience,), daemon=True).start()
 
     def _live(self, start: Start) -> None:
+        spare_compiler()
         worker = Worker(start, self._post)
         try:
             worker.run()

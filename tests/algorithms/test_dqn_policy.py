@@ -27,16 +27,19 @@ def test_each_row_explores_by_its_own_epsilon(kind):
     assert action.dtype == torch.int64
 
 
-@pytest.mark.parametrize("kind", [DQNConfig, C51Config])
 @pytest.mark.parametrize("epsilon", [0.0, 0.5])
-def test_with_the_action_travel_its_value_and_the_best_one(kind, epsilon):
-    policy, obs = learner(kind=kind).publishes, seen()
+def test_with_the_action_travel_its_value_and_the_best_one(epsilon):
+    policy, obs = learner().publishes, seen()
     acted = policy.act(obs, None, torch.full((64,), epsilon))
     q = policy(obs["obs"])
     for row in range(64):
         assert acted.extras["q"][row].item() == pytest.approx(q[row, acted.action[row]].item(), abs=1e-6)
         assert acted.extras["value"][row].item() == pytest.approx(max(q[row].tolist()), abs=1e-6)
     assert bool((acted.extras["q"] < acted.extras["value"]).any()) == (epsilon > 0)
+
+
+def test_c51_tells_no_values_since_its_priorities_are_of_another_kind():
+    assert learner(kind=C51Config).publishes.act(seen(), None, torch.zeros(64)).extras == {}
 
 
 def test_c51_acts_on_means_not_on_likely_atoms():
@@ -54,13 +57,17 @@ def test_noisy_rows_each_draw_their_own_noise_at_every_act():
 
 
 @pytest.mark.parametrize("kind", [DQNConfig, RainbowConfig])
-def test_with_explore_zero_a_noisy_policy_says_the_same_twice_and_row_by_row(kind):
+def test_with_explore_zero_a_noisy_policy_says_the_same_twice(kind):
     policy, obs, off = learner(kind=kind, noisy=0.5).publishes, seen(), torch.zeros(64)
     first, second = (policy.act(obs, None, off) for _ in range(2))
     assert torch.equal(first.action, second.action)
-    assert torch.equal(first.extras["q"], second.extras["q"])
+
+
+def test_rows_at_zero_feel_nothing_of_the_noise_of_their_neighbours():
+    policy, obs, off = learner(noisy=0.5).publishes, seen(), torch.zeros(64)
+    first = policy.act(obs, None, off)
     half = torch.cat((off[:32], torch.ones(32)))
-    mixed = policy.act(obs, None, half)  # rows at 0 feel nothing of the noise of their neighbours
+    mixed = policy.act(obs, None, half)
     assert torch.allclose(mixed.extras["value"][:32], first.extras["value"][:32], atol=1e-5)
     assert not torch.allclose(mixed.extras["value"][32:], first.extras["value"][32:], atol=1e-2)
 

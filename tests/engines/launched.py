@@ -14,13 +14,13 @@ from troop.core.program import Program, Schedule
 class Watch:
     """Writes down the pids of all hosts; a signal asks for an end."""
 
-    def __init__(self, path):
-        self.path, self.pids, self.asked, self.saved = path, {}, False, 0
+    def __init__(self, path, hosts):
+        self.path, self.hosts, self.pids, self.asked, self.saved = path, hosts, {}, False, 0
 
     def log(self, counters, metrics):
         """Once all are known, say so."""
         self.pids |= {name: int(pid) for name, pid in metrics.items() if name.startswith("pid/")}
-        if len(self.pids) == 4:
+        if len(self.pids) == self.hosts:
             Path(self.path).write_text(" ".join(str(pid) for pid in self.pids.values()))
 
     def evaluated(self, counters, metrics):
@@ -42,11 +42,11 @@ class Watch:
         self.asked = True
 
 
-def program():
-    """Two tellers, a keeper and a judge that takes long."""
+def program(tellers):
+    """Some tellers, a keeper and a judge."""
     made = Program("launched")
     keeper = made.add("keeper", Keeper)
-    for i in range(2):
+    for i in range(tellers):
         made.add(f"teller{i}", Teller, keeper, name=f"teller{i}")
     made.add("judge", Judge, keeper)
     made.schedule("judge", Schedule(env_steps=50))
@@ -60,11 +60,12 @@ def main():
         Ray,
     )  # not above: spawned hosts read this file again, and need no torch
 
-    watch = Watch(sys.argv[1])
+    made = program(1 if sys.argv[2] == "ray" else 2)  # each host of Ray takes seconds to start
+    watch = Watch(sys.argv[1], len(made.nodes))
     signal.signal(signal.SIGINT, watch.on_signal)
     how = {"threads": 1, "log_s": 0.05}
     engine = Ray(**how) if sys.argv[2] == "ray" else Processes(**how, start=sys.argv[2])
-    result = engine.run(program(), Until(env_steps=10**9), 0, watch)
+    result = engine.run(made, Until(env_steps=10**9), 0, watch)
     print(result.status, watch.saved, os.getpid())
 
 

@@ -70,7 +70,7 @@ def run(tmp_path_factory):
         patch.setattr(experiment, "Recording", Seen)
         patch.setattr(curve, "plot", lambda *_: None)  # drawing takes longer than the run
         # Long enough for hosts on a busy machine, short enough for a test: a hang is found after so long.
-        result = made(lives, FAULTS, step_limit_s=3.0, restarts=50).run(folder / "run", quiet=True)
+        result = made(lives, FAULTS, step_limit_s=4.0, restarts=50).run(folder / "run", quiet=True)
     assert result.status == "stopped"
     return folder / "run", lives, shown
 

@@ -162,7 +162,7 @@ def test_a_policy_that_carries_its_critic_judges_as_the_learner_does(n, style, p
     learner = cfg.algorithm(env.spec)
     learner.policy.load_state_dict(policy.state_dict())
     learner.target_critic.load_state_dict(policy.critic.state_dict())
-    learner.updates = 10_001  # the normalizer stays as it is
+    learner.policy_half.updates = 10_001  # the normalizer stays as it is
     leaves = torch.from_numpy(replay.tree.get(np.arange(replay.capacity)))
     place = leaves.nonzero().squeeze(1)
     batch = replay.windows.transitions(place, torch.ones(len(place)), place)

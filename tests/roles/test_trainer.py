@@ -22,7 +22,7 @@ def test_the_policy_is_updated_once_per_delay_critic_updates_across_steps(update
         assert "count/updates" not in made.step()
     before = weights(made)
     counted = sum(made.step()["count/updates"] for _ in range(rounds))
-    assert counted == made.algorithm.updates == made.version == rounds * updates
+    assert counted == made.algorithm.critic_half.updates == made.version == rounds * updates
     assert made.algorithm.critic_half.descent.steps == rounds * updates
     assert made.algorithm.policy_half.descent.steps == rounds * updates // delay
     assert not torch.equal(before, weights(made))

@@ -341,7 +341,7 @@ def test_a_run_leaves_its_ratios_and_a_policy_that_acts(tmp_path):
     troop.train("pql", "toy:PointMass", envs=8, engine="inline", env_steps=1200, run=run, quiet=True, **small)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     last = {name: value for line in lines for name, value in line.items()}
-    wanted = api.experiment("pql").system
+    wanted = api.experiment("pql", "toy:PointMass").system
     assert last["ratio/beta_av_wanted"] == wanted.beta_av and last["ratio/beta_pv_wanted"] == wanted.beta_pv
     assert last["ratio/beta_av"] == pytest.approx(wanted.beta_av, rel=0.05)
     assert last["ratio/beta_pv"] == pytest.approx(wanted.beta_pv, rel=0.05)

@@ -1,0 +1,58 @@
+"""PQL's recipes against the paper's table and its authors' code."""
+
+import dataclasses
+
+import pytest
+
+from troop import api
+from troop.algorithms import FastTD3Config, SACConfig
+from troop.engines import Processes
+from troop.recipes import Wish, pql
+
+NAMES = ("pql", "pql-d", "pql-sac")
+# Learning rates, n, gamma, tau, clipped gradients, weight decay: the same for all three.
+SHARED = (5e-4, 5e-4, 3, 0.99, 0.05, 0.5, 0.01)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_papers_numbers_are_the_papers(name):
+    made = pql.paper(name, Wish(device="cuda:0"))
+    algorithm, system = made.algorithm, made.system
+    assert (made.env.envs, system.batch, system.capacity, system.warmup) == (4096, 8192, 5_000_000, 32)
+    assert (system.beta_av, system.beta_pv, system.publish, system.length) == (8.0, 2.0, 1.0, 1)
+    assert not system.free_running and made.device == "cuda:0" and isinstance(made.engine, Processes)
+    rates = (algorithm.actor_lr, algorithm.critic_lr, algorithm.n_step, algorithm.gamma, algorithm.tau)
+    assert (*rates, algorithm.max_grad_norm, algorithm.weight_decay) == SHARED
+    assert algorithm.actor_hidden == algorithm.critic_hidden == (512, 256, 128)
+    assert algorithm.activation == "elu" and not algorithm.layer_norm and algorithm.critics == 2
+    assert (
+        algorithm.normalize_observations and algorithm.clipped_double_q and algorithm.refuse_split() is None
+    )
+
+
+def test_noise_and_atoms_are_the_papers():
+    for name in ("pql", "pql-d"):
+        algorithm = pql.PAPER[name]
+        assert isinstance(algorithm, FastTD3Config) and algorithm.clip_actions
+        assert (algorithm.std_min, algorithm.std_max) == (0.05, 0.8)
+        assert (algorithm.policy_noise, algorithm.noise_clip) == (0.8, 0.2)
+    categorical = pql.PAPER["pql-d"]
+    assert pql.PAPER["pql"].atoms == 0
+    assert (categorical.atoms, categorical.v_min, categorical.v_max) == (51, -10.0, 10.0)
+    assert categorical.categorical_min == "elementwise_min"
+    sac = pql.PAPER["pql-sac"]
+    assert isinstance(sac, SACConfig)
+    assert (sac.alpha_lr, sac.log_std_min, sac.log_std_max) == (5e-3, -5.0, 5.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("env", ["CartpoleSwingup-v1", "HalfCheetah-v5", "toy:PointMass"])
+def test_small_ones_fit_whatever_the_env(name, env):
+    made = api.experiment(name, env)
+    made.check()
+    assert made.system.batch < 1000 and made.env.envs <= 128
+    program = made.system.program(made.algorithm, made.env, made.setting())
+    assert {"actor", "critic", "policy", "evaluator"} <= program.nodes.keys()
+    settings = dataclasses.asdict(made.algorithm)
+    assert name != "pql" or settings["atoms"] == 0
+    assert name != "pql-d" or settings["atoms"] > 1

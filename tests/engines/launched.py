@@ -21,7 +21,9 @@ class Watch:
         """Once all are known, say so."""
         self.pids |= {name: int(pid) for name, pid in metrics.items() if name.startswith("pid/")}
         if len(self.pids) == self.hosts:
-            Path(self.path).write_text(" ".join(str(pid) for pid in self.pids.values()))
+            whole = Path(f"{self.path}.new")
+            whole.write_text(" ".join(str(pid) for pid in self.pids.values()))
+            whole.rename(self.path)  # whoever waits for it finds all of it
 
     def evaluated(self, counters, metrics):
         """Nothing."""

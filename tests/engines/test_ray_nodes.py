@@ -18,14 +18,14 @@ DRIVER = Path(__file__).with_name("clustered.py")
 
 
 def until(there, machines, seconds):
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 4 * seconds  # of a quiet machine
     while not there():
         assert machines.running[1].poll() is None or there(), machines.said(1)
         assert time.monotonic() < deadline, machines.said(1)
         time.sleep(0.1)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("loss", ["kill", "unplug"])
 def test_a_lost_machine_is_noticed_and_its_roles_go_on_elsewhere(loss):
     if reason := why_not():

@@ -61,8 +61,8 @@ def make_room(hosts: int) -> None:
     cure = "lower the number of actors, or spread them over machines with --engine ray"
     if wanted > free:
         raise SetupProblem(
-            f"{hosts:,} hosts want at least {wanted / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free; "
-            f"{cure}."
+            f"{hosts:,} hosts want at least {wanted / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are "
+            f"free; {cure}."
         )
     files = OTHER_FILES + hosts * HOST_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -68,7 +68,7 @@ def paper(name: str, wish: Wish) -> Experiment:
 # Returns that scalar critics can regress on, whatever the rewards.
 SCALAR: dict[str, Any] = {"atoms": 0, "normalize_rewards": True}
 # Critic updates a vector step: as many as in sync, or two where that was tried, since critics have a core to
-# themselves: CartpoleSwingup is then at 800 after 4,000 updates, WalkerWalk at 850 after 10,000 (one seed each).
+# themselves: CartpoleSwingup is at 800 after 4,000 updates then, WalkerWalk at 850 after 10,000 (one seed).
 BETA_AV = {"dmc": 2.0}
 
 

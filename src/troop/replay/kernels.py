@@ -72,14 +72,14 @@ def draw(
     missing, s, rows = 0, -1, place.shape[0]
     end, free, base, oldest = 0, 0, -length, 0
     for i in range(rows):
-        target = min(np.int64((i + share) * total / rows), total - 1)
+        target = min(int((i + share) * total / rows), total - 1)
         while end <= target:
             s += 1
             free = _free(heads[s], length, span, margin)
             end += free
             base += length
             oldest = (heads[s] + margin) % length if heads[s] > length else 0
-        found, offset = -1, np.int64(0)
+        found, offset = np.int64(-1), np.int64(0)
         for again in range(TRIES):
             # A share of 2^32 times `free`: a product instead of a division.
             offset = (scrambled(random[i], again) * free) >> 32
@@ -95,7 +95,7 @@ def draw(
                     found = at
                     break
         place[i] = found
-        missing += found < 0
+        missing += int(found < 0)
     return missing
 
 

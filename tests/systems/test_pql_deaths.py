@@ -39,7 +39,10 @@ def test_those_who_are_killed_come_back_and_all_three_go_on(victims, siege):
     assert after.env_steps > before.env_steps and after.updates > before.updates
     states = [*(strike["state"] for strike in watch.struck), watch.state]
     for learner in ("critic", "policy"):  # from its checkpoint, if it died
-        assert states[at + 1][f"{learner}.counts"]["updates"] > states[at][f"{learner}.counts"]["updates"]
+        saved = [state[f"{learner}.counts"]["updates"] for state in states]
+        assert (
+            saved[at + 1] >= saved[at] and saved[-1] > saved[0]
+        )  # the next blow may fall before it is saved again
 
 
 def test_the_ratios_are_kept(siege):

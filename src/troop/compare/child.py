@@ -31,6 +31,9 @@ def run(folder: Path, recipe: str, seed: int) -> int:
 
 def follow_parent() -> None:
     """Stop as if by Ctrl-C when standard input closes: the parent has ended, or asks for it."""
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # shells start what is in the background deaf to it
     lifeline = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 

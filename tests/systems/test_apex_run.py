@@ -36,7 +36,7 @@ TOLD = [f"role/actor1/{what}" for what in ("steps_per_s", "queue", "busy", "wait
 
 
 def made(folder, faults, **engine):
-    pace = {"threads": 1, "log_s": 0.1, "checkpoint_s": 1.0} | engine
+    pace = {"threads": 1, "log_s": 0.25, "checkpoint_s": 1.0} | engine
     return experiment.Experiment(
         Witness(str(folder), faults=faults),
         DQN,

@@ -120,7 +120,7 @@ def run(tmp_path_factory):
         seen["named"] = [line for pid in three.hosts.values() for line in named(pid)]
         three.process.kill()
         three.process.wait()
-        seen["killed"] = (set(three.hosts), three.left(10.0), three.group_left(10.0))
+        seen["killed"] = (set(three.hosts), three.left(10.0), three.group_left(30.0))
     finally:
         for each in started:
             each.process.kill()

@@ -236,7 +236,9 @@ def test_big_letters_arrive_whole(engine):
     program, log = Program("loud"), Log()
     program.add("shouter", Shouter, program.add("store", Store), 300_000)
     result = engine.run(program, Until(env_steps=50), 0, log)
-    assert log.saves[-1][1]["store.numbers"] == [300_000] * result.counters.env_steps
+    numbers, sent = log.saves[-1][1]["store.numbers"], result.counters.env_steps
+    assert set(numbers) == {300_000}
+    assert sent - (0 if exact(engine) else 2) <= len(numbers) <= sent  # some may be under way in the end
 
 
 def test_checkpoints_are_made_along_the_way(engine):

@@ -13,6 +13,13 @@ from troop.engines import Ray
 FIRST = (1, 1_000_001)  # what the tellers begin with
 
 
+def write_whole(path, text):
+    """Write so that a reader on the way sees the old text or the new one, never a part."""
+    half = path.with_suffix(".half")
+    half.write_text(text)
+    half.replace(path)
+
+
 class Watch:
     """Writes down where the tellers are; ends the run some steps after both are on one machine."""
 
@@ -26,7 +33,7 @@ class Watch:
         self.counters = counters
         if None in machines or counters.env_steps < 200:
             return
-        (self.folder / "where").write_text(" ".join(str(int(machine)) for machine in machines))
+        write_whole(self.folder / "where", " ".join(str(int(machine)) for machine in machines))
         if counters.restarts and machines == [1, 1] and self.stop_at is None:
             self.stop_at = counters.env_steps + 200
 
@@ -78,7 +85,7 @@ def run(address, lost, watch):
         raise
     finally:
         told |= {"notes": watch.notes, "kept": watch.saves[-1]["keeper.kept"] if watch.saves else []}
-        (watch.folder / "result").write_text(json.dumps(told))
+        write_whole(watch.folder / "result", json.dumps(told))
 
 
 if __name__ == "__main__":

@@ -56,6 +56,15 @@ SMALL: dict[str, Any] = {
 }
 
 
+# Their rewards punish shaking and falling: gamma, steps and windows as FastTD3 has them; not measured here.
+ROBOTS: dict[str, Any] = {"gamma": 0.97, "n_step": 1, "actor_lr": 3e-4, "critic_lr": 3e-4}
+
+
+def small_learner(family: str) -> SACConfig:
+    """What suits the family."""
+    return SACConfig(**SMALL | (ROBOTS if family == "playground" else {}))
+
+
 def paper(wish: Wish) -> Experiment:
     """Few envs, as many updates as env steps, a thousand rows before the first."""
     env, _ = resolved(wish, FIRST, 8)
@@ -72,7 +81,7 @@ def paper(wish: Wish) -> Experiment:
 
 def small(wish: Wish) -> Experiment:
     """Small nets and batches for CPUs, more envs and fewer updates."""
-    return few_cores("sac", wish, FIRST, lambda family: SACConfig(**SMALL))
+    return few_cores("sac", wish, FIRST, small_learner)
 
 
 def fitting(wish: Wish) -> Experiment:
@@ -99,12 +108,27 @@ def fast_paper(wish: Wish) -> Experiment:
     )
 
 
+# FastSAC's choices in small nets, with larger steps. With its temperature (0.001 at first, 1e-3) the policy
+# stays narrow: CartpoleSwingup is at 141 after 1,270 updates, where it is at 196 with these.
+FAST_SMALL: dict[str, Any] = FASTSAC | {
+    "gamma": 0.99,
+    "n_step": 3,
+    "tau": 0.1,
+    "policy_delay": 2,
+    "actor_hidden": (128, 64, 32),
+    "critic_hidden": (256, 128, 64),
+    "actor_lr": 1e-3,
+    "critic_lr": 1e-3,
+    "alpha_lr": 3e-3,
+    "alpha_init": 0.01,
+}
+DMC: dict[str, Any] = {"v_min": -100.0, "v_max": 100.0}  # rewards in [0, 1]: at most 1 / (1 - 0.99)
+
+
 def fast_learner(family: str) -> SACConfig:
-    """FastSAC's choices in small nets, with larger steps."""
-    small = {"actor_hidden": (128, 64, 32), "critic_hidden": (256, 128, 64), "policy_delay": 2}
-    steps = {"actor_lr": 1e-3, "critic_lr": 1e-3, "alpha_lr": 1e-3, "gamma": 0.99, "n_step": 3, "tau": 0.1}
-    reach = {"v_min": -100.0, "v_max": 100.0} if family == "dmc" else SCALED
-    return SACConfig(**FASTSAC | small | steps | reach)
+    """What suits the family."""
+    numbers = FAST_SMALL | (DMC if family == "dmc" else SCALED)
+    return SACConfig(**numbers | (ROBOTS if family == "playground" else {}))
 
 
 def fast_fitting(wish: Wish) -> Experiment:

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 
+import numpy as np
 import psutil
 import torch
 from torch import Tensor
@@ -32,7 +33,14 @@ def room(needed: int, device: str, folder: str, what: str) -> Allocate:
             f"{what} needs {needed / 1e9:.2f} GB on {device} but {free / 1e9:.2f} GB are free; "
             f"lower --system.capacity (rows), or --envs{cure}."
         )
-    return lambda shape, dtype: torch.zeros(shape, dtype=dtype, device=device)
+    return lambda shape, dtype: zeros(shape, dtype, device)
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+    """Zeros for a replay. NumPy asks the kernel for huge pages, torch does not: rows are read all over it."""
+    if torch.device(device).type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(shape, torch.empty(0, dtype=dtype).numpy().dtype))
 
 
 def _in(folder: str, needed: int, what: str) -> Allocate:

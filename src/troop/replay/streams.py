@@ -19,7 +19,7 @@ from troop.core.batch import Rows
 from troop.core.env import Continuous, EnvSpec, Field
 from troop.replay import kernels, on_device
 from troop.replay.kernels import CLOSING, FRESH, TRUNCATED
-from troop.replay.room import room
+from troop.replay.room import room, zeros
 
 ACTION = "action"
 
@@ -75,8 +75,8 @@ class Streams:
         self.loose = {
             name: allocate((total, *field.frame), field.dtype) for name, field in self.layout.loose.items()
         }
-        self.reward = torch.zeros(total, device=device)
-        self.flags = torch.zeros(total, dtype=torch.uint8, device=device)
+        self.reward = zeros((total,), torch.float32, device)
+        self.flags = zeros((total,), torch.uint8, device)
         self.heads = np.zeros(streams, dtype=np.int64)  # rows ever written, per stream; host side, no sync
         self.stack = max((field.stack for field in spec.obs.values()), default=1)
 

@@ -8,8 +8,9 @@ import numpy
 import pytest
 import torch
 
-from troop.core.errors import BadInput
+from troop.core.errors import BadInput, SetupProblem
 from troop.core.program import Program
+from troop.engines import on_ray_cluster
 from troop.engines.codec import pack
 from troop.engines.crew import members
 from troop.engines.letters import CALL, TELL
@@ -227,3 +228,16 @@ def test_resources_go_to_all_that_step_then_to_roles_then_to_single_hosts():
 def test_what_is_no_wish_is_refused(text):
     with pytest.raises(BadInput, match=r"--engine.cpus is"):
         wishes((text,), "cpus", "CPU")
+
+
+def test_a_ray_that_does_not_start_is_told_in_one_sentence(monkeypatch):
+    ray = pytest.importorskip("ray")
+
+    def init(**_):
+        raise RuntimeError("The node did not come up.\nmany\nlines")
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(
+        SetupProblem, match=r"^Ray could not start on this machine: The node did not come up\.$"
+    ):
+        on_ray_cluster._start(2)

@@ -121,6 +121,9 @@ def _start(cpus: float) -> None:
             _node_ip_address="127.0.0.1",
             **_quiet(),
         )
+    except Exception as error:  # of many kinds: processes that die, time-outs, no room in shared memory
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise SetupProblem(f"Ray could not start on this machine: {reason}") from error
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
 

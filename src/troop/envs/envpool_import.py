@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,8 @@ def import_envpool() -> ModuleType:
         if not has_envpool():
             raise SetupProblem("EnvPool is not installed; try: pip install 'trooprl[envpool]'.") from error
         raise SetupProblem(f"EnvPool is installed but cannot be imported: {error}") from error
+    # EnvPool's spaces have bounds in double precision, and Gymnasium warns of every one it rounds.
+    warnings.filterwarnings("ignore", message=".*precision lowered by casting", category=UserWarning)
     module: ModuleType = envpool
     return module
 

@@ -41,6 +41,16 @@ MISTAKES = [
         "apex-dqn: ",
     ),
     (["--run", "nowhere"], "holds no comparison"),
+    (["dqn=dqn --algorithm.gamma 0.9", "--env", "CartPole-v1", "--minutes", "1"], "is no recipe's"),
+    (["a/b=dqn --algorithm.gamma 0.9", "--env", "CartPole-v1", "--minutes", "1"], "letters, digits"),
+    (["low=dqnn --algorithm.gamma 0.9", "--env", "CartPole-v1", "--minutes", "1"], "'dqn'"),
+    (["low=dqn --algorithm.gama 0.9", "--env", "CartPole-v1", "--minutes", "1"], "--algorithm.gamma"),
+    (
+        ["low=dqn --algorithm.gamma 9", "--env", "CartPole-v1", "--minutes", "1"],
+        "low: --algorithm.gamma is 9",
+    ),
+    (["low=dqn --minutes 9", "--env", "CartPole-v1", "--minutes", "1"], "low: --minutes is the same for all"),
+    (["low=dqn --name 'x", "--env", "CartPole-v1", "--minutes", "1"], "cannot be read"),
 ]
 
 
@@ -101,6 +111,20 @@ def test_recipes_seeds_and_thresholds_may_be_added(planned):
     assert plan.recipes["rainbow"]["env"] == plan.recipes["dqn"]["env"], "under the same terms"
     assert plan.recipes["rainbow"]["evaluation"] == plan.recipes["dqn"]["evaluation"]
     assert planned("--seeds", 1).seeds == 3, "what is there stays"
+
+
+def test_a_recipe_may_be_compared_with_itself_in_other_settings(planned, capsys):
+    low = "low=dqn --algorithm.gamma 0.9 --algorithm.n-step=2"
+    plan = planned(low)
+    assert list(plan.recipes) == ["dqn", "c51", "low"]
+    ours, theirs = plan.recipes["low"]["algorithm"], plan.recipes["dqn"]["algorithm"]
+    assert (ours["gamma"], ours["n_step"]) == (0.9, 2) and theirs["gamma"] != 0.9
+    assert ours | {"gamma": theirs["gamma"], "n_step": theirs["n_step"]} == theirs
+    assert planned("--seeds", 2) == plan == planned(low), "known by its name, or said again"
+    planned(low.replace("0.9", "0.8"), code=2)
+    assert "--algorithm.gamma is 0.8 for low" in capsys.readouterr().err
+    planned("--envs", 8, low, code=2)  # named behind a flag
+    assert "--envs is 8 for dqn" in capsys.readouterr().err
 
 
 def test_the_same_command_is_the_same_comparison(planned):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from troop.cli.parse import Parser, say
+from troop.cli.variants import INSTEAD, named
 from troop.core.errors import BadInput
 
 if TYPE_CHECKING:
@@ -26,20 +27,19 @@ MORE = """\
 Every other flag of `troop train` is handed on and must fit all recipes, e.g. --envs 64, --device cuda:0,
 --engine processes, --evaluation.episodes 32. Unless said otherwise there are 20 evaluations a run.
 
+NAME='RECIPE --flag VALUE ...' compares a recipe with settings of its own, under that name.
+
 Ctrl-C saves and stops (exit code 3). `troop compare --run DIR` goes on: what is done is kept, what was
 stopped or failed is resumed. Recipes and seeds may be added to a DIR; another budget, env or setting needs
 another DIR. A run that fails does not stop the others; the exit code is then 4.
 
   troop compare fasttd3 apex-dpg ddpg td3 --env WalkerWalk-v1 --minutes 5 --seeds 3 --run runs/walker-compared
   troop compare dqn rainbow apex-dqn --env CartPole-v1 --env-steps 20000 --thresholds 200 475 --run runs/cart
+  troop compare pql still='pql --algorithm.std-max 0.1' --env WalkerWalk-v1 --minutes 5
   troop compare --run runs/cart --seeds 5           two seeds more of all
   troop compare c51 --run runs/cart                 one recipe more
 """
 EVALUATIONS = 20  # a run, unless the user says how often
-INSTEAD = {
-    "--seed": "--seeds N, which runs seeds 1 to N",
-    "--target": "--thresholds, since all runs use the same budget",
-}
 
 
 def run(argv: list[str]) -> int:
@@ -65,7 +65,8 @@ def make(recipe: str, wish: Wish) -> Experiment:
     """The experiment of one recipe with seed 1, checked; BadInput that names the recipe if it cannot be."""
     from troop.cli.train import wanted
 
-    flags = ["--env", wish.env or "", *wish.flags]
+    base, *own = wish.own.get(recipe, (recipe,))
+    flags = ["--env", wish.env or "", *wish.flags, *own]
     if wish.minutes is not None:
         flags += ["--minutes", str(wish.minutes)]
         rhythm = ["--evaluation.seconds", str(60 * wish.minutes / EVALUATIONS)]
@@ -73,11 +74,11 @@ def make(recipe: str, wish: Wish) -> Experiment:
         steps = wish.env_steps or 1
         flags += ["--env-steps", str(steps)]
         rhythm = ["--evaluation.env-steps", str(max(1, steps // EVALUATIONS))]
-    given = {word.split("=")[0].replace("_", "-") for word in wish.flags}
+    given = {word.split("=")[0].replace("_", "-") for word in (*wish.flags, *own)}
     if not given & {"--evaluation.seconds", "--evaluation.env-steps"}:
         flags += rhythm
     try:
-        made, _ = wanted([recipe, *flags])
+        made, _ = wanted([base, *flags])
         made.check()
         made.system.program(made.algorithm, made.env, made.setting())
     except BadInput as error:
@@ -90,8 +91,8 @@ def _parser() -> Parser:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = MORE
     parser.usage = (
-        "troop compare RECIPE [RECIPE ...] --env ID (--minutes M | --env-steps N) [--seeds N]\n"
-        "                     [--thresholds R ...] [--run DIR] [--any.setting VALUE]"
+        "troop compare RECIPE|NAME='RECIPE --flag VALUE' ... --env ID (--minutes M | --env-steps N)\n"
+        "                     [--seeds N] [--thresholds R ...] [--run DIR] [--any.setting VALUE]"
     )
     parser.add_argument("--env", metavar="ID", help="as in `troop train`; see `troop envs`")
     parser.add_argument("--minutes", type=float, metavar="M", help="training time of each run")
@@ -129,18 +130,7 @@ def _wish(parser: Parser, argv: list[str]) -> tuple[Wish, Path | None]:
         raise BadInput("--thresholds must be finite numbers.")
     from troop.compare.planning import Wish
 
-    recipes, flags = _named(argv[:first], rest)
+    recipes, own, flags = named(argv[:first], rest)
     thresholds = tuple(args.thresholds) if args.thresholds else None
-    wish = Wish(tuple(recipes), args.env, args.minutes, args.env_steps, args.seeds, thresholds, tuple(flags))
+    wish = Wish(recipes, args.env, args.minutes, args.env_steps, args.seeds, thresholds, flags, own)
     return wish, args.run
-
-
-def _named(first: list[str], rest: list[str]) -> tuple[list[str], list[str]]:
-    """Recipes, each once, also those named after flags; and the flags."""
-    from troop.recipes import RECIPES, find
-
-    later = [word for word in rest if word in RECIPES]
-    recipes = list(dict.fromkeys([*first, *later]))
-    for recipe in recipes:
-        find(recipe)
-    return recipes, [word for word in rest if word not in RECIPES]

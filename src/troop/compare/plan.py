@@ -42,6 +42,9 @@ class Plan:
     thresholds: tuple[float, ...]  # empty: fractions of the best
     machine: dict[str, Any]
     recipes: dict[str, dict[str, Any]]
+    own: dict[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # of variants: recipe and flags of their own
     history: tuple[Attempt, ...] = ()
     version: int = field(default=VERSION)
 
@@ -96,6 +99,7 @@ class Plan:
         if found.get("version") != VERSION or set(found) != known or not _sound(found):
             raise BadInput(f"{path} is damaged or of another version; choose another --run.")
         found["history"] = tuple(Attempt(**attempt) for attempt in found["history"])
+        found["own"] = {name: tuple(words) for name, words in found["own"].items()}
         return cls(**found | {"flags": tuple(found["flags"]), "thresholds": tuple(found["thresholds"])})
 
 
@@ -112,6 +116,9 @@ def _sound(found: dict[str, Any]) -> bool:
         and all(isinstance(made, dict) for made in found["recipes"].values())
         and all(re.fullmatch(r"[\w-][\w.-]*", name) for name in found["recipes"])  # they name folders
         and all(isinstance(found[name], list) for name in ("flags", "thresholds", "history"))
+        and isinstance(found["own"], dict)
+        and all(isinstance(words, list) for words in found["own"].values())
+        and all(isinstance(word, str) for words in found["own"].values() for word in words)
         and all(isinstance(word, str) for word in found["flags"])
         and all(isinstance(x, int | float) and math.isfinite(x) for x in found["thresholds"])
         and all(isinstance(attempt, dict) and set(attempt) == fields for attempt in found["history"])

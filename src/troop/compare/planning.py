@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,9 @@ class Wish:
     seeds: int | None = None
     thresholds: tuple[float, ...] | None = None
     flags: tuple[str, ...] = ()
+    own: dict[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # name -> recipe and flags, where they differ
 
 
 Make = Callable[[str, Wish], Experiment]
@@ -74,6 +77,7 @@ def begun(wish: Wish, make: Make, folder: Path) -> Plan:
         thresholds=wish.thresholds or (),
         machine=machine(next(iter(made.values())).device),
         recipes={recipe: experiment.to_dict() for recipe, experiment in made.items()},
+        own=wish.own,
     )
 
 
@@ -86,9 +90,10 @@ def extended(plan: Plan, wish: Wish, make: Make, folder: Path) -> Plan:
         minutes=plan.minutes,
         env_steps=plan.env_steps,
         flags=(*plan.flags, *wish.flags),  # what is said again wins
+        own=plan.own | wish.own,
     )
-    if wish.flags not in ((), plan.flags):
-        for recipe, old in plan.recipes.items():
+    for recipe, old in plan.recipes.items():
+        if recipe in wish.own or wish.flags not in ((), plan.flags):
             _same_settings(recipe, old, make(recipe, terms), folder)
     added = {recipe: make(recipe, terms).to_dict() for recipe in wish.recipes if recipe not in plan.recipes}
     grown = dataclasses.replace(
@@ -96,6 +101,7 @@ def extended(plan: Plan, wish: Wish, make: Make, folder: Path) -> Plan:
         seeds=max(plan.seeds, wish.seeds or 1),
         thresholds=plan.thresholds if wish.thresholds is None else wish.thresholds,
         recipes=plan.recipes | added,
+        own=terms.own,
     )
     _unmixed(grown, folder)
     _same_machine(grown, folder)

@@ -4,7 +4,7 @@ import pytest
 
 from troop.core.program import Program
 from troop.engines import worker
-from troop.engines.worker import LONG, Ended, Start, Worker
+from troop.engines.worker import LONG, SETTLING, Ended, Start, Worker
 
 
 class Clock:
@@ -64,3 +64,24 @@ def test_a_wait_ends_when_the_launcher_wants_an_end(waiting):
     made.obey("end", [])
     with pytest.raises(Ended):
         made.waited("the answer of replay.sample()", clock.now)
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_pause_waits_for_what_was_told_but_not_for_ever(waiting, arrives):
+    made, post, clock = waiting
+    post.unsettled, looked = True, []
+
+    def receive(seconds):
+        looked.append(seconds)
+        clock.now += seconds
+        post.unsettled = not (arrives and len(looked) == 3)
+        return False
+
+    post.receive = receive
+    made.obey("hold", [])
+    for _ in range(1000):
+        made._boundary()  # between two of these it serves
+        if not made.owed:
+            break
+    assert post.said[-1] == "held" and made.holding
+    assert len(looked) == 3 if arrives else sum(looked) == pytest.approx(SETTLING, abs=0.02)

@@ -59,7 +59,9 @@ def _warm(argv: list[str]) -> None:
     if (many or engine == "processes") and not {"-h", "--help"} & set(argv) and sys.platform == "linux":
         from troop.engines.forking import warm
 
-        warm("troop.experiment")
+        env, _ = value_after("--env", argv)
+        elsewhere = env is not None and ":" in env and not env.startswith("envpool:")
+        warm("troop.experiment", "numba", *(() if elsewhere else ("troop.envs.envpool_ready",)))
 
 
 def wanted(argv: list[str]) -> tuple[Experiment, Path | None]:

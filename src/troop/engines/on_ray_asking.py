@@ -111,6 +111,11 @@ class RayAsking:
         """Whether answers are under way."""
         return any(sent.reply is not None for sent in self._sent.values())
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether letters that are not answered are under way."""
+        return any(sent.reply is None for sent in self._sent.values())
+
     def attach(self, handle: Any) -> None:  # noqa: ANN401
         """A new server, or the first: what the last one left is sent again."""
         again, self._sent = list(self._sent.values()), {}

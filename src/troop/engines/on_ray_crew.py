@@ -22,7 +22,8 @@ from troop.engines.worker import Start
 CALLS = 8  # calls of the launcher that an actor handles at once, whatever its letters do
 LETTERS = 10_000  # letters of all askers that may wait in one actor
 AGAIN = 0.3  # seconds before an actor that could not be reached is asked again
-REPORT = 0.25  # seconds between reports: each costs the launcher and the host about a millisecond
+# Seconds between reports, at least and for each host: one costs launcher and host about a millisecond.
+REPORT, REPORT_EACH = 0.25, 0.05
 
 
 class Wire:
@@ -189,7 +190,7 @@ class RayCrew:
             threads=member.threads,
             mailbox=self._mailbox,
             patience=self._patience,
-            report_s=REPORT,
+            report_s=max(REPORT, REPORT_EACH * len(self.members)),
         )
         life.handle.start.remote(given, life.number)
 

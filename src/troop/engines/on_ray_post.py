@@ -58,6 +58,11 @@ class RayPost:
         return any(edge.expecting for edge in self._asking.values())
 
     @property
+    def unsettled(self) -> bool:
+        """Whether something told was not opened yet; Ray takes its time."""
+        return any(edge.unsettled for edge in self._asking.values())
+
+    @property
     def stuffed(self) -> bool:
         """Whether the launcher has not taken what was said."""
         return len(self.said) >= STUFFED

@@ -12,6 +12,7 @@ from typing import Any
 from troop.engines.answering import Answers, Serving
 from troop.engines.codec import pack
 from troop.engines.line import Line
+from troop.engines.lookout import Lookout
 from troop.engines.mailbox import Asking
 from troop.engines.shared import opened, parcel
 from troop.engines.unpacking import unpack
@@ -31,11 +32,11 @@ class Switchboard:
         self._serving = {name: Serving(name) for name in start.askers}
         self.edges = list(self._serving.values())
         self.answers = Answers(2 * start.mailbox, self.edges)
-        self._poll = select.poll()
+        self._lookout = Lookout()
         self._full: set[Line] = set()  # lines on which messages wait
         self._ends: dict[int, tuple[Line, Callable[[], bool]]] = {}  # lines, and what takes in what came
         self._watch(control, self._obey)
-        self._alone: tuple[Line | None, select.poll] = (None, select.poll())
+        self._alone: tuple[Line | None, Lookout] = (None, Lookout())
 
     def bind(self, worker: Worker) -> None:
         """Whom to tell what the launcher says."""
@@ -49,6 +50,11 @@ class Switchboard:
     def expecting(self) -> bool:
         """Whether answers are under way."""
         return any(edge.pending for edge in self._asking.values())
+
+    @property
+    def unsettled(self) -> bool:
+        """Never: what was sent lies in the receiver's line, who empties it before it gives its state."""
+        return False
 
     @property
     def stuffed(self) -> bool:
@@ -82,7 +88,7 @@ class Switchboard:
             for line in list(self._full):
                 line.flush()
             seconds = min(seconds, 0.001)
-        events = self._poll.poll(seconds * 1000)
+        events = self._lookout.wait(seconds * 1000)
         return bool(events) and self._take(events)
 
     def _take(self, events: list[tuple[int, int]]) -> bool:
@@ -120,11 +126,11 @@ class Switchboard:
 
     def _watch(self, line: Line, take: Callable[[], bool]) -> None:
         self._ends[line.fileno()] = (line, take)
-        self._poll.register(line.fileno(), select.POLLIN)
+        self._lookout.poll.register(line.fileno(), select.POLLIN)
 
     def _unwatch(self, fd: int) -> None:
         if self._ends.pop(fd, None) is not None:
-            self._poll.unregister(fd)
+            self._lookout.poll.unregister(fd)
 
     def wait(self, edge: Asking, done: Callable[[], bool], why: object, full: bool = False) -> None:
         """Wait for one edge, deaf to all others but the launcher."""
@@ -142,17 +148,17 @@ class Switchboard:
         """Sleep until something comes along the edge or from the launcher, whom it obeys."""
         line = edge.line if edge.line is not None and edge.line.open else None
         if line is not None and line is self._alone[0]:
-            poll = self._alone[1]  # mostly it is the same edge again
+            lookout = self._alone[1]  # mostly it is the same edge again
         else:
-            poll = select.poll()
-            poll.register(self.control.fileno(), select.POLLIN)
+            lookout = Lookout()
+            lookout.poll.register(self.control.fileno(), select.POLLIN)
             if line is not None:
-                poll.register(line.fileno(), select.POLLIN)
-            self._alone = (line, poll)
+                lookout.poll.register(line.fileno(), select.POLLIN)
+            self._alone = (line, lookout)
         if self._full:
             for other in list(self._full):
                 other.flush()
             milliseconds = 1
-        for fd, _ in poll.poll(milliseconds):
+        for fd, _ in lookout.wait(milliseconds):
             if line is None or fd != line.fileno():
                 self._obey()

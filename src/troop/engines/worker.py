@@ -17,6 +17,7 @@ from troop.engines.serving import Answering, Desk
 from troop.engines.stub import Asked, Stub
 
 LONG = 1.0  # seconds between reports of any host
+SETTLING = 2.0  # seconds a pause waits for what was told to arrive
 CLOSING = 5.0  # seconds for a failed host to close its roles
 RESTS = (0.001, 0.002, 0.004, 0.008, 0.01)  # seconds until a role that had nothing to do is asked again
 
@@ -68,6 +69,11 @@ class Post(Protocol):
         ...
 
     @property
+    def unsettled(self) -> bool:
+        """Whether something told may not have reached its receiver, who would be asked for its state now."""
+        ...
+
+    @property
     def stuffed(self) -> bool:
         """Whether the launcher has not taken what was said."""
         ...
@@ -99,6 +105,7 @@ class Worker:
         self._reported = self._read = time.monotonic()
         self._moved = 0
         self._idle, self._woken = 0, False
+        self._held = 0.0  # when it was last asked to pause
         post.bind(self)
 
     def run(self) -> None:
@@ -205,6 +212,8 @@ class Worker:
     def _boundary(self) -> None:
         """What the launcher asked for, between steps."""
         while self.owed:
+            if self.owed[0] == "held" and self._settling():
+                return  # to serve: others may wait for that
             what = self.owed.pop(0)
             if what == "held":
                 self.report(True, force=True)  # what was done before the hold is counted before it
@@ -218,12 +227,19 @@ class Worker:
                 plain = None if metrics is None else {name: float(value) for name, value in metrics.items()}
                 self.post.say("stepped", what, plain)
 
+    def _settling(self) -> bool:
+        """Whether what was told is still under way; waits for it a moment."""
+        if not self.post.unsettled or time.monotonic() > self._held + SETTLING:
+            return False
+        self._woken = self.post.receive(0.01)
+        return True
+
     def obey(self, what: str, rest: list[Any], given: dict[str, Any] | None = None) -> None:
         """Do, or remember for the next boundary, what the launcher says."""
         if what == "begin":
             self.begun, self.restored, self.given = True, rest[0], given
         elif what == "hold":
-            self.holding = True
+            self.holding, self._held = True, time.monotonic()
             self.owed.append("held")
         elif what == "go":
             self.holding = False

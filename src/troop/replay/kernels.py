@@ -7,9 +7,11 @@ for replays that live on a GPU.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
+
+from troop.replay.compiled import compiled
 
 TERMINATED, TRUNCATED, CLOSING = 1, 2, 4
 FRESH = 8  # a stack of frames begins here: what came before is this frame again
@@ -17,17 +19,6 @@ TRIES = 8
 BLOCK = 128
 
 Array = np.ndarray[Any, Any]
-F = TypeVar("F")
-
-if TYPE_CHECKING:
-
-    def compiled(function: F) -> F:
-        """What numba does, as far as types go."""
-        return function
-else:
-    from numba import njit
-
-    compiled = njit(cache=True, nogil=True)
 
 
 @compiled

@@ -12,7 +12,8 @@ from torch import Tensor
 from troop.core.batch import NStep, Rows, Transition
 from troop.core.config import ranged
 from troop.core.env import EnvSpec
-from troop.replay.kernels import CLOSING, Array, compiled
+from troop.replay.compiled import compiled
+from troop.replay.kernels import CLOSING, Array
 from troop.replay.sumtree import SumTree
 from troop.replay.uniform import Replay, Size
 

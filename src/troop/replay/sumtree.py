@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from troop.replay.kernels import Array, compiled
+from troop.replay.compiled import compiled
+from troop.replay.kernels import Array
 
 
 @compiled

@@ -1,0 +1,9 @@
+"""Imported for its effect: EnvPool is loaded, in a process from which those that use it are forked."""
+
+import contextlib
+
+from troop.core.errors import SetupProblem
+from troop.envs.envpool_import import import_envpool
+
+with contextlib.suppress(SetupProblem):  # whoever needs it will say so
+    import_envpool()

@@ -10,9 +10,10 @@ from torch.nn import functional
 
 Activation = Literal["relu", "elu", "silu"]
 
-SMALL = (
-    512 * 256
-)  # elements of a layer up to which one batched product beats one per net (docs/results/bench.md)
+SMALL = 512 * 256  # elements of a layer up to which one batched product beats one per net
+NARROW = (
+    32  # columns up to which a CPU is twice as fast with both matrices turned (both: docs/results/bench.md)
+)
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -29,6 +30,8 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Products of two matrices, or of two stacks of them."""
+    if b.shape[-1] <= NARROW < a.shape[-2] and a.device.type == "cpu":
+        return torch.matmul(b.mT, a.mT).mT
     if a.dim() == 2:
         return torch.mm(a, b)
     if a.shape[1] * b.shape[2] <= SMALL or a.device.type != "cpu":
@@ -53,12 +56,13 @@ def activated(x: Tensor, activation: Activation, inplace: bool = False) -> Tenso
 
 
 def through(gradient: Tensor, activation: Activation, before: Tensor | None, after: Tensor) -> Tensor:
-    """The gradient before an activation, from that after it; SiLU alone needs to know what came in."""
+    """The gradient before an activation, in the place of that after it; SiLU alone needs what came in."""
+    ops, place = torch.ops.aten, {"grad_input": gradient}
     if activation == "silu":
-        return torch.ops.aten.silu_backward.default(gradient, before)  # type: ignore[no-any-return]
+        return ops.silu_backward.grad_input(gradient, before, **place)  # type: ignore[no-any-return]
     if activation == "elu":
-        return torch.ops.aten.elu_backward.default(gradient, 1, 1, 1, True, after)  # type: ignore[no-any-return]
-    return torch.ops.aten.threshold_backward.default(gradient, after, 0)  # type: ignore[no-any-return]
+        return ops.elu_backward.grad_input(gradient, 1, 1, 1, True, after, **place)  # type: ignore[no-any-return]
+    return ops.threshold_backward.grad_input(gradient, after, 0, **place)  # type: ignore[no-any-return]
 
 
 class Chain(torch.autograd.Function):
@@ -103,7 +107,7 @@ class Chain(torch.autograd.Function):
                     if wanted[5 + first]:
                         found[5 + first], found[6 + first] = (gradient * normalized).sum(-2), gradient.sum(-2)
                     gradient = torch.ops.aten.native_layer_norm_backward.default(
-                        gradient * parameters[first + 2].unsqueeze(-2),
+                        gradient.mul_(parameters[first + 2].unsqueeze(-2)),
                         before,
                         before.shape[-1:],
                         mean,

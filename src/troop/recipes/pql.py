@@ -68,7 +68,8 @@ def paper(name: str, wish: Wish) -> Experiment:
 # Returns that scalar critics can regress on, whatever the rewards.
 SCALAR: dict[str, Any] = {"atoms": 0, "normalize_rewards": True}
 # Critic updates a vector step: as many as in sync, or two where that was tried, since critics have a core to
-# themselves: CartpoleSwingup is at 800 after 4,000 updates then, WalkerWalk at 850 after 10,000 (one seed).
+# themselves. Categorical ones keep to one: with two, WalkerWalk is at 912 after 6,000 updates with a seed and
+# stays at 460 for 17,000 with another (docs/results/learning.md).
 BETA_AV = {"dmc": 2.0}
 
 
@@ -84,13 +85,14 @@ def small(name: str, wish: Wish) -> Experiment:
     """Small nets and batches for a few cores, in the rhythm that fits the env's family."""
     beat = BEATS.get(envs.family(wish.env or FIRST), Beat())
     env, family = resolved(wish, FIRST, beat.envs)
+    usual = float(beat.updates)
     if isinstance(env, envs.EnvPool):
         env = dataclasses.replace(env, threads=max(1, cores() - 2))
     return Experiment(
         env,
         learner(name, family),
         PQL(
-            beta_av=BETA_AV.get(family, float(beat.updates)),
+            beta_av=usual if name == "pql-d" else BETA_AV.get(family, usual),
             beta_pv=2.0,
             batch=beat.batch,
             capacity=1_000_000,

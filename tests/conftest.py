@@ -5,16 +5,11 @@ import torch
 
 TOGETHER = ("tests/engines/", "tests/conformance/test_engine.py")
 
-# Whole runs of many processes, some killed, on a machine that may be busy: one that fails is run once more,
-# and is shown as RERUN. What fails twice is broken; what is often shown wants looking at.
-RUNS = (
-    *TOGETHER,
-    "tests/systems/",
-    "tests/compare/",
-    "tests/cli/",
-    "tests/learning/test_distributed.py",
-    "tests/learning/test_split.py",
-)
+# Whole runs of many processes, some killed, on a machine that may be busy: a test that fails is tried once
+# more, and is shown as RERUN. What fails twice is broken; what is often shown wants looking at.
+RUNS = ("tests/engines/test_ray", "tests/engines/test_processes.py", "tests/conformance/test_engine.py")
+RUNS += ("tests/systems/", "tests/compare/test_compare_session.py", "tests/cli/")
+RUNS += ("tests/learning/test_distributed.py", "tests/learning/test_split.py")
 
 
 def pytest_collection_modifyitems(items):

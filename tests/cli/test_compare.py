@@ -12,6 +12,7 @@ import pytest
 
 from troop.cli.main import run
 from troop.compare import planning, session
+from troop.compare.notes import notes
 from troop.compare.plan import Plan
 
 TINY = ["--env", "toy:Sleepy", "--env.discrete", "--env.seconds", "0.01", "--envs", "4"]
@@ -50,6 +51,10 @@ MISTAKES = [
         "low: --algorithm.gamma is 9",
     ),
     (["low=dqn --minutes 9", "--env", "CartPole-v1", "--minutes", "1"], "low: --minutes is the same for all"),
+    (["low=dqn --env_steps 5", "--env", "CartPole-v1", "--minutes", "1"], "low: --env-steps is the same for"),
+    (["dqn", "--env", "CartPole-v1", "--minutes", "1", "--env_steps", "5"], "both"),
+    (["results.md=dqn", "--env", "CartPole-v1", "--minutes", "1"], "no file's"),
+    (["low=dqn", "low=c51", "--env", "CartPole-v1", "--minutes", "1"], "low is named twice"),
     (["low=dqn --name 'x", "--env", "CartPole-v1", "--minutes", "1"], "cannot be read"),
 ]
 
@@ -121,6 +126,7 @@ def test_a_recipe_may_be_compared_with_itself_in_other_settings(planned, capsys)
     assert (ours["gamma"], ours["n_step"]) == (0.9, 2) and theirs["gamma"] != 0.9
     assert ours | {"gamma": theirs["gamma"], "n_step": theirs["n_step"]} == theirs
     assert planned("--seeds", 2) == plan == planned(low), "known by its name, or said again"
+    assert "low is `dqn --algorithm.gamma 0.9 --algorithm.n-step=2`." in notes(plan, [])
     planned(low.replace("0.9", "0.8"), code=2)
     assert "--algorithm.gamma is 0.8 for low" in capsys.readouterr().err
     planned("--envs", 8, low, code=2)  # named behind a flag

@@ -79,6 +79,7 @@ def test_a_pause_waits_for_what_was_told_but_not_for_ever(waiting, arrives):
 
     post.receive = receive
     made.obey("hold", [])
+    clock.now += 10  # the step that was under way
     for _ in range(1000):
         made._boundary()  # between two of these it serves
         if not made.owed:

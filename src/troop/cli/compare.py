@@ -111,6 +111,7 @@ def _parser() -> Parser:
 
 def _wish(parser: Parser, argv: list[str]) -> tuple[Wish, Path | None]:
     """What was asked for, as far as it can be judged without importing anything."""
+    argv = [_dashed(word) for word in argv]
     first = next((place for place, word in enumerate(argv) if word.startswith("-")), len(argv))
     args, rest = parser.parse_known_args(argv[first:])
     for word in rest:
@@ -134,3 +135,9 @@ def _wish(parser: Parser, argv: list[str]) -> tuple[Wish, Path | None]:
     thresholds = tuple(args.thresholds) if args.thresholds else None
     wish = Wish(recipes, args.env, args.minutes, args.env_steps, args.seeds, thresholds, flags, own)
     return wish, args.run
+
+
+def _dashed(word: str) -> str:
+    """A flag as the parser knows it; --env_steps is as good as --env-steps."""
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if name.startswith("--") else word

@@ -61,7 +61,7 @@ def _warm(argv: list[str]) -> None:
 
         env, _ = value_after("--env", argv)
         elsewhere = env is not None and ":" in env and not env.startswith("envpool:")
-        warm("troop.experiment", "numba", *(() if elsewhere else ("troop.envs.envpool_ready",)))
+        warm("troop.experiment", *(() if elsewhere else ("troop.envs.envpool_ready",)))
 
 
 def wanted(argv: list[str]) -> tuple[Experiment, Path | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from troop.compare.evidence import Evidence
 from troop.compare.plan import Plan
 from troop.compare.standings import Standing
@@ -61,6 +63,7 @@ def _reckoned(plan: Plan, found: list[Standing]) -> list[str]:
         said.append("A time is that of the first evaluation at or above; evaluation itself is not counted.")
         if not plan.thresholds:
             said.append("The thresholds are shares of the best found here; --thresholds fixes them.")
+    said += [f"{name} is `{shlex.join(words)}`." for name, words in plan.own.items()]
     beside = [name for name, made in plan.recipes.items() if made.get("engine", {}).get("kind") != "Inline"]
     if beside:
         said.append(

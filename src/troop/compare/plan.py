@@ -95,6 +95,7 @@ class Plan:
             raise BadInput(f"{path} cannot be read ({error.strerror}); choose another --run.") from error
         except ValueError as error:
             raise BadInput(f"{path} is damaged ({error}); choose another --run.") from error
+        found.setdefault("own", {})
         known = {f.name for f in dataclasses.fields(cls)}
         if found.get("version") != VERSION or set(found) != known or not _sound(found):
             raise BadInput(f"{path} is damaged or of another version; choose another --run.")

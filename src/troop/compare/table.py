@@ -173,6 +173,7 @@ def as_json(plan: Plan, found: list[Standing], told: list[str]) -> dict[str, Any
         )
     runs = [as_object(run, goals) for standing in found for run in standing.runs]
     known = {"env": plan.env, "budget": budget, "seeds": plan.seeds, "flags": list(plan.flags)}
+    known |= {"variants": {name: list(words) for name, words in plan.own.items()}}
     said = {"machine": plan.machine, "thresholds": goals, "answer": answer(found), "notes": told}
     return known | said | {"recipes": recipes, "runs": runs}
 

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator
 from multiprocessing import forkserver
 
-NEEDED = ("torch", "troop.engines.child")
+NEEDED = ("torch", "numba", "troop.engines.child")  # numba: replays load it at the first call, each its own
 
 
 def warm(*modules: str) -> None:

@@ -105,6 +105,7 @@ class RayAsking:
         self._handle: Any = None
         self._sent: dict[int, Sent] = {}  # by order, oldest first
         self._bytes = self._order = self._era = 0
+        self._dead = False  # whoever is asked; another will be attached, or none
 
     @property
     def expecting(self) -> bool:
@@ -113,13 +114,13 @@ class RayAsking:
 
     @property
     def unsettled(self) -> bool:
-        """Whether letters that are not answered are under way."""
-        return any(sent.reply is None for sent in self._sent.values())
+        """Whether letters that are not answered are under way to somebody."""
+        return not self._dead and any(sent.reply is None for sent in self._sent.values())
 
     def attach(self, handle: Any) -> None:  # noqa: ANN401
         """A new server, or the first: what the last one left is sent again."""
         again, self._sent = list(self._sent.values()), {}
-        self._handle, self._order, self._era = handle, 0, self._era + 1
+        self._handle, self._order, self._era, self._dead = handle, 0, self._era + 1, False
         for sent in again:
             self._number(sent)
             self._carry(sent)
@@ -180,7 +181,8 @@ class RayAsking:
 
         if isinstance(error, Replaced):
             raise error
-        if not isinstance(error, ActorDiedError):  # that one is known to the launcher, who sends another
+        self._dead = isinstance(error, ActorDiedError)  # which is known to the launcher, who sends another
+        if not self._dead:
             self._waiter.put_later(PAUSE, self, era, order, None)
         return False
 

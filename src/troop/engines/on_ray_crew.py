@@ -17,7 +17,7 @@ from troop.engines.on_ray_asking import Body, body, opened
 from troop.engines.on_ray_host import CONTROL, VERSION, RayHost
 from troop.engines.on_ray_placement import Places
 from troop.engines.unpacking import unpack
-from troop.engines.worker import Start
+from troop.engines.worker import LONG, Start
 
 CALLS = 8  # calls of the launcher that an actor handles at once, whatever its letters do
 LETTERS = 10_000  # letters of all askers that may wait in one actor
@@ -190,7 +190,7 @@ class RayCrew:
             threads=member.threads,
             mailbox=self._mailbox,
             patience=self._patience,
-            report_s=max(REPORT, REPORT_EACH * len(self.members)),
+            report_s=min(max(REPORT, REPORT_EACH * len(self.members)), LONG),
         )
         life.handle.start.remote(given, life.number)
 

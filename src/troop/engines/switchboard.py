@@ -36,7 +36,7 @@ class Switchboard:
         self._full: set[Line] = set()  # lines on which messages wait
         self._ends: dict[int, tuple[Line, Callable[[], bool]]] = {}  # lines, and what takes in what came
         self._watch(control, self._obey)
-        self._alone: tuple[Line | None, Lookout] = (None, Lookout())
+        self._alone: dict[Line | None, Lookout] = {}  # of single lines, with the launcher's
 
     def bind(self, worker: Worker) -> None:
         """Whom to tell what the launcher says."""
@@ -53,8 +53,8 @@ class Switchboard:
 
     @property
     def unsettled(self) -> bool:
-        """Never: what was sent lies in the receiver's line, who empties it before it gives its state."""
-        return False
+        """Whether a line is full; what left lies at its receiver, who takes it before it gives its state."""
+        return bool(self._full)
 
     @property
     def stuffed(self) -> bool:
@@ -120,6 +120,7 @@ class Switchboard:
         edge: Asking | Serving = self._asking[peer] if kind == "asking" else self._serving[peer]
         if edge.line is not None:
             self._unwatch(edge.line.fileno())
+            self._alone.pop(edge.line, None)
         line = Line(socket.socket(fileno=end), self._full)
         edge.attach(line, ledger)
         self._watch(line, edge.pump)
@@ -147,14 +148,12 @@ class Switchboard:
     def _listen(self, edge: Asking, milliseconds: float) -> None:
         """Sleep until something comes along the edge or from the launcher, whom it obeys."""
         line = edge.line if edge.line is not None and edge.line.open else None
-        if line is not None and line is self._alone[0]:
-            lookout = self._alone[1]  # mostly it is the same edge again
-        else:
-            lookout = Lookout()
+        lookout = self._alone.get(line)
+        if lookout is None:
+            lookout = self._alone[line] = Lookout()
             lookout.poll.register(self.control.fileno(), select.POLLIN)
             if line is not None:
                 lookout.poll.register(line.fileno(), select.POLLIN)
-            self._alone = (line, lookout)
         if self._full:
             for other in list(self._full):
                 other.flush()

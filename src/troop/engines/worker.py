@@ -17,7 +17,7 @@ from troop.engines.serving import Answering, Desk
 from troop.engines.stub import Asked, Stub
 
 LONG = 1.0  # seconds between reports of any host
-SETTLING = 2.0  # seconds a pause waits for what was told to arrive
+SETTLING = 1.0  # seconds a pause waits for what was told to arrive; less than the launcher waits for it
 CLOSING = 5.0  # seconds for a failed host to close its roles
 RESTS = (0.001, 0.002, 0.004, 0.008, 0.01)  # seconds until a role that had nothing to do is asked again
 
@@ -105,7 +105,7 @@ class Worker:
         self._reported = self._read = time.monotonic()
         self._moved = 0
         self._idle, self._woken = 0, False
-        self._held = 0.0  # when it was last asked to pause
+        self._settles: float | None = None  # until when what was told may arrive, at a pause
         post.bind(self)
 
     def run(self) -> None:
@@ -229,7 +229,10 @@ class Worker:
 
     def _settling(self) -> bool:
         """Whether what was told is still under way; waits for it a moment."""
-        if not self.post.unsettled or time.monotonic() > self._held + SETTLING:
+        now = time.monotonic()
+        if self._settles is None:
+            self._settles = now + SETTLING
+        if not self.post.unsettled or now > self._settles:
             return False
         self._woken = self.post.receive(0.01)
         return True
@@ -239,7 +242,7 @@ class Worker:
         if what == "begin":
             self.begun, self.restored, self.given = True, rest[0], given
         elif what == "hold":
-            self.holding, self._held = True, time.monotonic()
+            self.holding, self._settles = True, None
             self.owed.append("held")
         elif what == "go":
             self.holding = False

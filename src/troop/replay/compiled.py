@@ -14,6 +14,7 @@ class Compiled:
     """A function that is compiled when it is called first; compiled functions may call each other."""
 
     def __init__(self, function: FunctionType) -> None:
+        assert not function.__defaults__ and not function.__closure__, "would be lost"
         functools.update_wrapper(self, function)
         self._function = function
 

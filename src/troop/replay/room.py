@@ -38,9 +38,11 @@ def room(needed: int, device: str, folder: str, what: str) -> Allocate:
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
     """Zeros for a replay. NumPy asks the kernel for huge pages, torch does not: rows are read all over it."""
-    if torch.device(device).type != "cpu":
+    size = torch.Size(shape).numel() * dtype.itemsize
+    if not size or torch.device(device).type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(shape, torch.empty(0, dtype=dtype).numpy().dtype))
+    # Written once, so that the memory is taken now and not when a run is under way.
+    return torch.from_numpy(np.empty(size, np.uint8)).zero_().view(dtype).view(shape)
 
 
 def _in(folder: str, needed: int, what: str) -> Allocate:

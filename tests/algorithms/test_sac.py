@@ -129,9 +129,12 @@ def test_no_exploration_is_the_middle_and_any_is_a_draw():
     torch.manual_seed(0)
     wild = made.act(obs, None, (torch.arange(rows) % 2).float()).action
     assert torch.equal(wild[::2], still[::2])
-    u = wild[1::2].double().atanh()
-    assert torch.allclose(u.mean(0).float(), mean, atol=0.05)
-    assert torch.allclose(u.std(0).float(), log_std.exp(), rtol=0.05)
+    # By quantiles: an action of exactly 1 comes from far out, nobody knows from where.
+    low, middle, high = (
+        wild[1::2].double().quantile(torch.tensor([0.1587, 0.5, 0.8413]).double(), 0).atanh().float()
+    )
+    assert torch.allclose(middle, mean[0], atol=0.1)
+    assert torch.allclose((high - low) / 2, log_std.exp()[0], rtol=0.05)
     assert config().exploration.begin(3, torch.device("cpu")).tolist() == [1, 1, 1]
 
 

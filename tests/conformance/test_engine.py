@@ -58,7 +58,7 @@ class Log:
 def local_ray():
     """One Ray for all tests here: starting it takes longer than each of them."""
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'trooprl[ray]'")
-    with connected("local", insecure=False, seconds=60, cpus=8):
+    with connected("local", insecure=False, seconds=60):
         yield
 
 

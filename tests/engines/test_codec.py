@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from troop.core.batch import Rows
 from troop.engines.codec import address_of, pack, pack_call
 from troop.engines.shared import opened, parcel
-from troop.engines.unpacking import unpack
+from troop.engines.unpacking import _PLANS, unpack
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def test_what_cannot_be_sent_is_refused_by_name(value):
 def test_only_dataclasses_are_ever_looked_up():
     path = b"os:system"
     with pytest.raises(TypeError, match="no dataclass"):
-        unpack(b"D" + len(path).to_bytes(4, "little") + path)
+        unpack(b"D" + len(path).to_bytes(4, "little") + path + bytes(4))
 
 
 def test_a_parcel_holds_anything():
@@ -162,3 +162,12 @@ def test_a_call_is_packed_as_its_four_parts_are(kwargs):
     for _ in range(2):  # the second finds what the first left behind
         call, parts = pack_call("node", "method", args, kwargs), pack(("node", "method", args, kwargs))
         assert call.meta == parts.meta and call.size == parts.size and call.buffers == parts.buffers
+
+
+def test_letters_that_differ_in_numbers_and_arrays_only_are_described_once():
+    carried((1, {"a": torch.zeros(3), 5: 0.5}))
+    known = len(_PLANS)
+    for i in range(2, 9):
+        version, weights = carried((i, {"a": torch.full((3,), float(i)), 5: i / 2}))
+        assert version == i and weights["a"][0] == i and weights[5] == i / 2
+    assert len(_PLANS) == known

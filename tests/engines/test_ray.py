@@ -17,7 +17,7 @@ from troop import __version__ as troop_version
 from troop.core.engine import Until
 from troop.core.errors import BadInput, SetupProblem, TrainingFault
 from troop.core.program import Program
-from troop.engines import Ray, on_ray_crew
+from troop.engines import Ray, on_ray_cluster, on_ray_crew
 from troop.engines.on_ray_cluster import connected
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'trooprl[ray]'")
@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 @pytest.fixture(scope="module")
 def local_ray():
     """One Ray for all tests that need one."""
-    with connected("local", insecure=False, seconds=60, cpus=8):
+    with connected("local", insecure=False, seconds=60):
         yield
 
 
@@ -132,12 +132,12 @@ def test_each_role_tells_how_it_spends_its_time(pids):
 def test_more_than_the_cluster_has_is_a_sentence_and_leaves_nothing(pids):
     import ray
 
-    engine = Ray(**ENGINE, cpus=("teller=500",), connect_limit_s=1)
-    with pytest.raises(SetupProblem, match=r"no room for 4 hosts.*501 CPU of 8") as caught:
+    engine = Ray(**ENGINE, cpus=("teller=5e5",), connect_limit_s=1)
+    with pytest.raises(SetupProblem, match=r"no room for 4 hosts.*5e\+05 CPU of 1e\+05") as caught:
         engine.run(troop(), Until(env_steps=10), 0, Log(pids))
     assert caught.value.exit_code == 5
     time.sleep(0.5)
-    assert ray.available_resources()["CPU"] == 8
+    assert ray.available_resources()["CPU"] == on_ray_cluster.CPUS
 
 
 @pytest.mark.parametrize(

@@ -240,4 +240,4 @@ def test_a_ray_that_does_not_start_is_told_in_one_sentence(monkeypatch):
     with pytest.raises(
         SetupProblem, match=r"^Ray could not start on this machine: The node did not come up\.$"
     ):
-        on_ray_cluster._start(2)
+        on_ray_cluster._start()

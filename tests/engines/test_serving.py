@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from troop.core.remote import batched, readonly
+from troop.core.remote import batched, borrowing, readonly
 from troop.engines.answering import Answers, Serving
 from troop.engines.line import Line, pair
 from troop.engines.mailbox import Asking
@@ -128,3 +128,55 @@ def test_what_is_private_or_missing_cannot_be_called():
         served = Served(Adder())
         with pytest.raises(AttributeError, match=method):
             served.ask(0, method).result()
+
+
+class Ring:
+    """Copies what it is lent, and what it is given keeps."""
+
+    def __init__(self):
+        self.ring, self.kept, self.seen = torch.zeros(100_000), [], None
+
+    @borrowing
+    def add(self, rows):
+        """Copy."""
+        self.seen = rows
+        self.ring.copy_(rows)
+
+    def keep(self, rows):
+        """Hold on."""
+        self.kept.append(rows)
+
+
+def test_memory_is_lent_to_who_says_that_it_borrows_and_copied_for_others():
+    role = Ring()
+    served = Served(role, askers=1)
+    (asking,) = served.asking
+    for i in range(3):
+        asking.tell("role", "add", (torch.full((100_000,), float(i)),), {})
+        asking.tell("role", "keep", (torch.full((100_000,), 10.0 + i),), {})
+    served.serve()
+    assert role.ring[0] == 2 and [float(x[-1]) for x in role.kept] == [10, 11, 12]
+    for _ in range(6):  # in the same memory
+        asking.tell("role", "add", (torch.full((100_000,), 7.0),), {})
+        served.serve()
+    assert role.ring[0] == 7 and [float(x[-1]) for x in role.kept] == [10, 11, 12]
+    assert len({slot.number for slot in asking.slots._slots}) <= 6
+
+
+def test_what_is_lent_is_not_used_again_before_the_method_returns():
+    letters = []
+
+    class Reads:
+        @borrowing
+        def add(self, rows):
+            asking.tell("role", "other", (torch.full((100_000,), 5.0),), {})
+            letters.append(rows.clone())
+
+        def other(self, rows):
+            """Nothing."""
+
+    served = Served(Reads(), askers=1)
+    (asking,) = served.asking
+    asking.tell("role", "add", (torch.full((100_000,), 1.0),), {})
+    served.serve()
+    assert bool((letters[0] == 1).all())

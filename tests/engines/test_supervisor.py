@@ -13,7 +13,8 @@ from troop.engines.supervisor import LONGEST_PAUSE, WINDOW, Limits, OverBudget, 
 class Crew:
     """Members that live and die as the test says, each spawn and restore written down."""
 
-    def __init__(self):
+    def __init__(self, later=()):
+        self.later = frozenset(later)
         program = Program("crew")
         keeper = program.add("keeper", Keeper)
         program.add("learner", Learner, keeper)
@@ -69,8 +70,8 @@ def clock(monkeypatch):
     return made
 
 
-def started(restarts=3, step_s=60.0):
-    crew, notes, restored = Crew(), [], []
+def started(restarts=3, step_s=60.0, later=()):
+    crew, notes, restored = Crew(later), [], []
 
     def restore(nodes):
         restored.append(nodes)
@@ -168,3 +169,24 @@ def test_one_that_is_never_ready_ends_the_run(clock):
     ):
         made.start(lambda member: None)
     assert clock.now == 1065.0
+
+
+def test_a_run_begins_without_those_who_can_wait_and_they_join_it(clock):
+    made, crew, _, _ = started(later=["teller"])
+    teller = made.members["teller"]
+    heard = []
+    teller.say = lambda *message: heard.append(message)
+    assert [name for name, _ in crew.spawned] == ["keeper", "learner", "teller"]
+    assert made.members["learner"].ready and not teller.ready
+    made.go()
+    assert heard == []  # it is not there yet
+    made.await_start([teller])
+    assert teller.ready and heard == [("go",)]
+
+
+def test_who_can_wait_and_does_not_start_ends_the_run(clock):
+    made, crew, _, _ = started(later=["teller"])
+    crew.said.clear()
+    crew.dead.append(made.members["teller"])
+    with pytest.raises(TrainingFault, match="teller could not be started"):
+        made.await_start([made.members["teller"]])

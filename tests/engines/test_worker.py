@@ -4,7 +4,8 @@ import pytest
 
 from troop.core.program import Program
 from troop.engines import worker
-from troop.engines.worker import LONG, SETTLING, Ended, Start, Worker
+from troop.engines.post import Start
+from troop.engines.worker import LONG, SETTLING, Ended, Worker
 
 
 class Clock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from pathlib import Path
@@ -53,10 +54,17 @@ MANY_HOSTS = ("apex", "gorila", "pql")  # recipes that run on processes unless t
 
 
 def _warm(argv: list[str]) -> None:
-    """Where hosts will be forked, let their server import torch while this process does."""
+    """While this process imports torch, let the fork server of hosts do so too, or let a local Ray start."""
     engine, rest = value_after("--engine", argv)
+    if {"-h", "--help"} & set(argv):
+        return
+    if engine == "ray" and value_after("--engine.address", argv)[0] in (None, "local"):
+        from troop.engines.on_ray_cluster import Early
+
+        with contextlib.suppress(ImportError):  # said in a sentence later
+            Early("--engine.insecure" in argv)
     many = engine is None and bool(rest) and rest[0].startswith(MANY_HOSTS)
-    if (many or engine == "processes") and not {"-h", "--help"} & set(argv) and sys.platform == "linux":
+    if (many or engine == "processes") and sys.platform == "linux":
         from troop.engines.forking import warm
 
         env, _ = value_after("--env", argv)

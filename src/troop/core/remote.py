@@ -114,6 +114,12 @@ def batched(method: F) -> F:
     return method
 
 
+def borrowing(method: F) -> F:
+    """Mark a method that keeps nothing of its arguments: an engine may lend it memory instead of a copy."""
+    method.borrowing = True  # type: ignore[attr-defined]
+    return method
+
+
 def readonly(method: F) -> F:
     """Mark a method that changes nothing: an engine may give many callers one copy of the same answer."""
     method.readonly = True  # type: ignore[attr-defined]

@@ -75,6 +75,7 @@ class Serving:
         self.line: Line | None = None
         self.ledger: Ledger | None = None
         self.inbox: deque[Letter] = deque()
+        self.borrowing: tuple[bytes, ...] = ()  # how calls begin to whose methods memory may be lent
         self.mapped = Mapped()
         self._known: set[int] = set()
         self._answers = 0
@@ -111,15 +112,24 @@ class Serving:
         return bool(self.inbox)
 
     def open(self, letter: Letter) -> Any:  # noqa: ANN401
-        """Copy a letter out; from now on the asker may reuse its memory."""
-        value = letter.open()
+        """Copy a letter out, and the asker may reuse its memory; what is only lent it may after `done`."""
+        value = letter.open(self.borrowing)
+        if not letter.lent:
+            self._handled(letter)
+        return value
+
+    def done(self, letter: Letter) -> None:
+        """The letter was handled."""
+        if letter.lent:
+            self._handled(letter)
+
+    def _handled(self, letter: Letter) -> None:
         if letter.number and self.ledger is not None and self.line is not None:
             words = self.ledger.words
             words[HANDLED] = letter.number
             words[HANDLED_BYTES] += letter.weight
             if words[WAITING]:
                 self.line.send(wake())
-        return value
 
     def has_taken(self, generation: int, answer: int) -> bool:
         """Whether the asker has copied this answer, or is no longer the one that was answered."""

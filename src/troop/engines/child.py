@@ -14,9 +14,10 @@ from pathlib import Path
 from troop.engines.codec import pack
 from troop.engines.line import Line
 from troop.engines.machine import keep_pages, spare_compiler
+from troop.engines.post import Start
 from troop.engines.shared import anonymous
 from troop.engines.switchboard import Switchboard
-from troop.engines.worker import Ended, Start, Worker
+from troop.engines.worker import Ended, Worker
 
 
 def main(start: Start, control: socket.socket) -> None:

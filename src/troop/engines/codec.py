@@ -45,15 +45,24 @@ _WORDS: dict[str, bytes] = {}  # short texts, packed: the same names come again 
 
 
 class Packed:
-    """What `pack` gives: `meta` describes the value, `buffers` (offset, address, bytes) are its arrays."""
+    """What `pack` gives: `meta` describes the value, `buffers` (offset, address, bytes) are its arrays.
 
-    __slots__ = ("buffers", "meta", "seen", "size")
+    Numbers come after the description and their count last of all: what differs from letter to letter is not
+    in between what does not.
+    """
+
+    __slots__ = ("buffers", "meta", "numbers", "seen", "size")
 
     def __init__(self) -> None:
-        self.meta = bytearray()
+        self.meta, self.numbers = bytearray(), bytearray()
         self.buffers: list[tuple[int, int, int]] = []
         self.size = 0
         self.seen: dict[int, tuple[int, Any, Any]] = {}  # the second of two equal references costs nothing
+
+    def closed(self) -> Packed:
+        """Itself, with the numbers behind the description."""
+        self.meta += self.numbers + SIZE.pack(len(self.numbers) // INT.size)
+        return self
 
     def lay(self, address: int) -> None:
         """Copy all arrays into memory of at least `size` bytes."""
@@ -68,22 +77,23 @@ def pack(value: Any) -> Packed:  # noqa: ANN401
     """The value, described; its arrays are not copied yet and must not change until they are laid."""
     packed = Packed()
     _PUTS[type(value)](packed, value)
-    return packed
+    return packed.closed()
 
 
 def pack_call(node: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed:
     """What `pack` gives for the four together, in half the time."""
     packed = Packed()
-    packed.meta += _CALLS.get((node, method)) or _called(node, method)
+    packed.meta += _CALLS.get((node, method)) or called(node, method)
     _PUTS[tuple](packed, args)
     if kwargs:
         _PUTS[dict](packed, kwargs)
     else:
         packed.meta += _NOTHING
-    return packed
+    return packed.closed()
 
 
-def _called(node: str, method: str) -> bytes:
+def called(node: str, method: str) -> bytes:
+    """How the description of every call of a method begins."""
     packed = Packed()
     packed.meta += b"t" + SIZE.pack(4)
     _put_str(packed, node)
@@ -114,10 +124,16 @@ def _way_of(kind: type) -> Put:
 
 def _put_int(packed: Packed, value: Any) -> None:  # noqa: ANN401
     if -(1 << 63) <= value < 1 << 63:
-        packed.meta += b"i" + INT.pack(value)
+        packed.meta += b"i"
+        packed.numbers += INT.pack(value)
     else:
         packed.meta += b"I"
         _put_text(packed.meta, str(int(value)).encode())
+
+
+def _put_float(packed: Packed, value: Any) -> None:  # noqa: ANN401
+    packed.meta += b"f"
+    packed.numbers += FLOAT.pack(value)
 
 
 def _put_text(meta: bytearray, text: bytes) -> None:
@@ -239,7 +255,7 @@ _PUTS = _Ways(
         type(None): lambda packed, value: packed.meta.extend(b"N"),
         bool: lambda packed, value: packed.meta.extend(b"T" if value else b"F"),
         int: _put_int,
-        float: lambda packed, value: packed.meta.extend(b"f" + FLOAT.pack(value)),
+        float: _put_float,
         str: _put_str,
         bytes: _put_bytes,
         list: _put_sequence(b"l"),

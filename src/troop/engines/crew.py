@@ -18,9 +18,9 @@ from troop.engines import child
 from troop.engines.codec import pack
 from troop.engines.forking import NEEDED, few_threads, unheard
 from troop.engines.line import Line, pair
+from troop.engines.post import Start
 from troop.engines.shared import Ledger, anonymous, opened, parcel
 from troop.engines.unpacking import unpack
-from troop.engines.worker import Start
 
 Message = tuple[Any, ...]
 
@@ -77,6 +77,8 @@ def members(program: Program) -> dict[str, Member]:
 
 class Crew:
     """Starts, wires, hears and ends processes; knows nothing of what they are for."""
+
+    later: frozenset[str] = frozenset()  # a fork takes no time
 
     def __init__(self, program: Program, seed: int, start: str, mailbox: int, patience: float) -> None:
         self.members = members(program)

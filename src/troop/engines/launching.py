@@ -115,6 +115,7 @@ class Loop:
                 return Result("stopped", self.tally.counters(), self.evaluation)
             self.round()
         self.stop()
+        self.supervisor.await_start(self.members.values())  # who came too late is in the checkpoint too
         if not self.tally.hit:
             self.evaluate_last()
         self.log()
@@ -129,7 +130,7 @@ class Loop:
         if time.monotonic() - self.logged >= self.engine.log_s:
             self.log()
         for name, due in self.due.items():
-            if due():
+            if self.host[name].ready and due():
                 self.evaluate(name)
         if self.saving():
             self.stop()
@@ -239,10 +240,9 @@ class Loop:
         return self._restore([node.name for node in member.nodes])
 
 
-def _parts(state: dict[str, Any], member: Member) -> dict[str, Any]:
-    """What of a checkpoint belongs to a host."""
+def _parts(state: dict[str, Any], member: Member) -> dict[str, Any] | None:
+    """What of a checkpoint belongs to a host; None if it was not there yet when that was made."""
     names = tuple(f"{node.name}." for node in member.nodes)
-    rng = state.get("rng", {})
-    return {key: part for key, part in state.items() if key.startswith(names)} | {
-        "rng": rng.get(member.name, {})
-    }
+    parts = {key: part for key, part in state.items() if key.startswith(names)}
+    rng = state.get("rng", {}).get(member.name, {})
+    return parts | {"rng": rng} if parts or rng else None

@@ -42,21 +42,35 @@ def needs(packed: Packed) -> int:
 
 
 class Letter:
-    """A message that came; its content is copied out once, when `open` is called."""
+    """A message that came; its content is copied out or lent once, when `open` is called."""
 
-    __slots__ = ("_arrays", "_mapped", "_meta", "kind", "number", "reply_to", "size", "slot", "weight")
+    __slots__ = (
+        "_arrays",
+        "_mapped",
+        "_meta",
+        "kind",
+        "lent",
+        "number",
+        "reply_to",
+        "size",
+        "slot",
+        "weight",
+    )
 
     def __init__(self, message: memoryview, mapped: Mapped, fds: list[int]) -> None:
         (self.kind, long, self.slot, meta, self.size, self.number, self.reply_to) = HEAD.unpack_from(message)
         self.weight = self.size + meta  # its bytes, as mailboxes count them
-        self._mapped, end = mapped, HEAD.size + meta
+        self._mapped, end, self.lent = mapped, HEAD.size + meta, False
         self._meta = None if long else bytes(message[HEAD.size : end])  # None: it is in the slot too
         self._arrays = bytearray(message[end:]) if self.size and not self.slot else b""
         for fd in fds:
             mapped.add(self.slot, fd)
 
-    def open(self) -> Any:  # noqa: ANN401
-        """The value."""
+    def open(self, borrowing: tuple[bytes, ...] = ()) -> Any:  # noqa: ANN401
+        """The value; `lent`, if it is a call that begins so and lies in a slot: then nothing is copied."""
+        if self.slot and self._meta is not None and self._meta.startswith(borrowing):
+            self.lent = True
+            return unpack(self._meta, self._mapped.lend(self.slot, self.size))
         if self._meta is None:
             block = self._mapped.copy(self.slot, self.weight)
             return unpack(bytes(memoryview(block)[self.size :]), block)

@@ -69,8 +69,7 @@ class Ray:
         crew = RayCrew(program, seed, int(self.mailbox_mb * 2**20), 3 * self.step_limit_s)
         places = Places(bundles(crew.members, self._wishes()), strategy=self.strategy)
         self._share_threads(crew, places)
-        cpus = sum(bundle["CPU"] for bundle in places.bundles.values())
-        with connected(self.address, self.insecure, self.connect_limit_s, cpus):
+        with connected(self.address, self.insecure, self.connect_limit_s):
             places.reserve(self.connect_limit_s)
             crew.settle(places, self.lost_limit_s, secure=not self.insecure)
             loop = Loop(self, crew, Tally(saved.counters if saved else Counters()), until, watch)

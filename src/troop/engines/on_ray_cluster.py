@@ -6,7 +6,6 @@ import atexit
 import functools
 import importlib
 import logging
-import math
 import os
 import secrets
 import shutil
@@ -24,8 +23,48 @@ from troop.core.errors import BadInput, SetupProblem
 GET_TOKEN = "run `ray get-auth-token --generate` on the head node and copy ~/.ray/auth_token to every other"
 
 
+CPUS = 100_000  # of a Ray of our own, whose hosts share the cores of this machine as processes would
+
+
+class Early:
+    """A Ray of our own that starts while this process still imports what it is made of."""
+
+    running: Early | None = None
+
+    def __init__(self, insecure: bool) -> None:
+        authenticate("local", insecure)
+        import ray
+
+        self._ray, self._there, self._over = ray, threading.Event(), threading.Event()
+        self._failed: BaseException | None = None
+        threading.Thread(target=self._live, daemon=True).start()
+        atexit.register(self.end)
+        Early.running = self
+
+    def _live(self) -> None:
+        try:
+            _start()
+        except BaseException as error:
+            self._failed = error
+        self._there.set()
+        self._over.wait()  # the kernel ends processes of Ray with the thread that has started them
+
+    def wait(self) -> None:
+        """Until it is there; raises what kept it from that."""
+        self._there.wait()
+        if self._failed is not None:
+            raise self._failed
+
+    def end(self) -> None:
+        """Stop it."""
+        Early.running = None
+        self._there.wait()
+        self._ray.shutdown()
+        self._over.set()
+
+
 @contextmanager
-def connected(address: str, insecure: bool, seconds: float, cpus: float) -> Iterator[None]:
+def connected(address: str, insecure: bool, seconds: float) -> Iterator[None]:
     """Be connected to Ray inside; a connection that this process already has is used and left as it is."""
     check_address(address)
     authenticate(address, insecure)
@@ -33,14 +72,16 @@ def connected(address: str, insecure: bool, seconds: float, cpus: float) -> Iter
         import ray
     except ImportError:
         raise SetupProblem("The Ray engine needs Ray: pip install 'trooprl[ray]'.") from None
-    if ray.is_initialized():
+    early = Early.running
+    if ray.is_initialized() and early is None:
         yield
         return
-    _reread()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        if address == "local":
-            _start(cpus)
+        if early is not None and address == "local":
+            early.wait()
+        elif address == "local":
+            _start()
         else:
             _join(address, seconds)
         if threading.current_thread() is threading.main_thread():
@@ -48,7 +89,7 @@ def connected(address: str, insecure: bool, seconds: float, cpus: float) -> Iter
                 signal.signal(number, handler)
         yield
     finally:
-        ray.shutdown()
+        early.end() if early is not None else ray.shutdown()
 
 
 def check_address(address: str) -> None:
@@ -105,20 +146,25 @@ def _quiet() -> dict[str, Any]:
     return {"logging_level": logging.ERROR, "log_to_driver": False}
 
 
-def _start(cpus: float) -> None:
+def _start() -> None:
     """A Ray of our own that only this machine can reach."""
     import ray
-    from ray._private import ray_constants
+    from ray._private import parameter, ray_constants
 
+    _reread()
     # Ray turns 127.0.0.1 into an address that others can reach, unless it believes to be on a desktop.
     before = getattr(ray_constants, "ENABLE_RAY_CLUSTER", None)
     ray_constants.ENABLE_RAY_CLUSTER = False
+    # There is nothing to scale and nobody reads the workers' logs: two processes fewer to start.
+    usual = parameter.RayParams
+    parameter.RayParams = functools.partial(usual, no_monitor=True, include_log_monitor=False)
     try:
         ray.init(
             address="local",
-            num_cpus=math.ceil(cpus),  # hosts share the cores of this machine as processes would
+            num_cpus=CPUS,
             include_dashboard=False,
             _node_ip_address="127.0.0.1",
+            _system_config={"task_events_report_interval_ms": 0},  # what the dashboard would show
             **_quiet(),
         )
     except Exception as error:  # of many kinds: processes that die, time-outs, no room in shared memory
@@ -126,12 +172,14 @@ def _start(cpus: float) -> None:
         raise SetupProblem(f"Ray could not start on this machine: {reason}") from error
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+        parameter.RayParams = usual
 
 
 def _join(address: str, seconds: float) -> None:
     """Connect to a cluster that runs; SetupProblem in one sentence if nobody answers in time."""
     import ray
 
+    _reread()
     if address != "auto":
         _knock(address, seconds)
     failure = _within(seconds, lambda: ray.init(address=address, **_quiet()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,9 @@ from troop.engines.crew import Member, Message, members
 from troop.engines.on_ray_asking import Body, body, opened
 from troop.engines.on_ray_host import CONTROL, VERSION, RayHost
 from troop.engines.on_ray_placement import Places
+from troop.engines.post import Start
 from troop.engines.unpacking import unpack
-from troop.engines.worker import LONG, Start
+from troop.engines.worker import LONG
 
 CALLS = 8  # calls of the launcher that an actor handles at once, whatever its letters do
 LETTERS = 10_000  # letters of all askers that may wait in one actor
@@ -57,6 +58,7 @@ class RayCrew:
 
     def __init__(self, program: Program, seed: int, mailbox: int, patience: float) -> None:
         self.members = members(program)
+        self.later = can_wait(self.members)
         self._seed, self._mailbox, self._patience = seed, mailbox, patience
         self._lives: dict[str, Life] = {}
         self._nodes: dict[str, str] = {}  # where a host lives, or lived last
@@ -246,6 +248,20 @@ class RayCrew:
         for member in self.members.values():
             self.bury(member)
         return late
+
+
+def can_wait(members: Mapping[str, Member]) -> frozenset[str]:
+    """Hosts that nobody asks and that evaluate, or do what an earlier host does: a run can begin without.
+
+    Every actor of Ray imports torch for itself; where cores are few, those that come later delay the first.
+    """
+    found, known = set(), set()
+    for name, member in members.items():
+        kind = tuple(node.build.make for node in member.nodes)
+        if not member.askers and (member.scheduled or kind in known):
+            found.add(name)
+        known.add(kind)
+    return frozenset(found)
 
 
 def _ignore(member: Member, message: Message, given: list[Any]) -> None:

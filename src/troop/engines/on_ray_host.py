@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from troop.engines.machine import keep_pages, spare_compiler
 from troop.engines.on_ray_post import Message, RayPost
 from troop.engines.on_ray_serving import RayLetter
-from troop.engines.worker import Ended, Start, Worker
+from troop.engines.post import Start
+from troop.engines.worker import Ended, Worker
 
 POLL = 1.0  # seconds after which a launcher that listens is told that there is nothing new
 SWITCH = 0.001  # seconds a role may keep Python from the threads that receive; the default is five times that

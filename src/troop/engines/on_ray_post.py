@@ -12,8 +12,9 @@ from typing import Any
 from troop.engines.codec import pack
 from troop.engines.on_ray_asking import Body, RayAsking, body, opened
 from troop.engines.on_ray_serving import RayAnswers, RayServing
+from troop.engines.post import Start
 from troop.engines.unpacking import unpack
-from troop.engines.worker import LONG, Start, Worker
+from troop.engines.worker import LONG, Worker
 
 STUFFED = 4  # messages that the launcher has not taken, from which on reports wait
 Message = tuple[int, bytes, Body | None]

@@ -61,6 +61,7 @@ class RayServing:
     def __init__(self, name: str) -> None:
         self.name = name
         self.inbox: deque[RayLetter] = deque()
+        self.borrowing: tuple[bytes, ...] = ()  # of no use: Ray's memory is not used again while it is read
         self._life, self._next = -1, 1
         self._early: dict[int, RayLetter] = {}
         self._known: dict[int, RayLetter] = {}  # those whose sender may not have its answer yet
@@ -98,6 +99,9 @@ class RayServing:
         if letter.kind == TELL:
             letter.resolve(None)
         return value
+
+    def done(self, letter: RayLetter) -> None:
+        """Nothing was lent."""
 
 
 class RayAnswers:

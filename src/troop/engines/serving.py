@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from troop.engines.codec import called
 from troop.engines.host import Host
 from troop.engines.joining import Unjoinable, join, rows, split
 from troop.engines.letters import CALL
@@ -17,6 +18,7 @@ class Edge(Protocol):
     """The server's end of the edge from one host, as a desk needs it."""
 
     inbox: Any  # a deque of letters, each with its `kind`
+    borrowing: tuple[bytes, ...]  # how calls begin whose methods keep nothing of their arguments
 
     @property
     def listening(self) -> bool:
@@ -25,6 +27,10 @@ class Edge(Protocol):
 
     def open(self, letter: Any) -> Any:  # noqa: ANN401
         """Node, method, arguments and named arguments."""
+        ...
+
+    def done(self, letter: Any) -> None:  # noqa: ANN401
+        """The method has returned: what was lent to it is its owner's again."""
         ...
 
     def pump(self, everything: bool = False) -> object:
@@ -72,6 +78,9 @@ class Desk:
         self.host, self.edges, self.answers, self.meter, self.doing = host, edges, answers, meter, doing
         self._methods: dict[tuple[str, str], Method] = {}
         self._changes = 0  # methods and steps so far that may have changed something
+        borrowing = tuple(called(*method) for method in _borrowing(host))
+        for edge in edges:
+            edge.borrowing = borrowing
 
     def changed(self) -> None:
         """A role may be another than before: answers kept for others are void."""
@@ -107,6 +116,7 @@ class Desk:
             self._handle_many(opened, method)
             return
         answer = self._called(method, args, kwargs)
+        edge.done(letter)
         if letter.kind == CALL:
             self._answer(edge, letter, answer, method)
 
@@ -158,3 +168,13 @@ class Desk:
     def _answer(self, edge: Edge, letter: Any, answer: Any, method: Method) -> None:  # noqa: ANN401
         shared = (f"{method.node}.{method.name}", self._changes) if method.readonly else None
         self.answers.send(edge, letter, answer, shared)
+
+
+def _borrowing(host: Host) -> list[tuple[str, str]]:
+    """Nodes and methods that are marked so."""
+    return [
+        (node, name)
+        for node, role in host.roles.items()
+        for name in dir(type(role))
+        if getattr(getattr(type(role), name), "borrowing", False) and not name.startswith("_")
+    ]

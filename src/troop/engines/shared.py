@@ -109,6 +109,10 @@ class Mapped:
         self._blocks[number] = memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
         os.close(fd)
 
+    def lend(self, number: int, size: int) -> memoryview:
+        """The first `size` bytes of a slot themselves: they are its owner's, who waits for their release."""
+        return self._blocks[number][:size]
+
     def copy(self, number: int, size: int) -> bytearray:
         """The first `size` bytes of a slot, in memory of one's own."""
         return bytearray(self._blocks[number][:size])

@@ -40,6 +40,8 @@ class Staff(Protocol):
     """Starts, wires, hears and ends hosts, wherever they live."""
 
     members: dict[str, Member]
+    later: frozenset[str]
+    """Names of those without whom a run can begin, as starting all at once would take long."""
 
     def spawn(self, member: Member) -> None:
         """A new life for the host; it waits for `begin` before it serves."""
@@ -103,20 +105,32 @@ class Supervisor:
         self._resigned = False
 
     def start(self, parts: Callable[[Member], dict[str, Any] | None]) -> None:
-        """All members at once; returns when all are ready."""
-        for member in self.members.values():
+        """All members, those who can wait last; returns when the others are ready."""
+        later = [member for member in self.members.values() if member.name in self.crew.later]
+        first = [member for member in self.members.values() if member not in later]
+        for member in first:
             self.crew.spawn(member)
         self.crew.wire_all()
-        for member in self.members.values():
+        for member in first:
             self.crew.begin(member, parts(member), restored=False)
-        while not all(member.ready for member in self.members.values()):
+        self.await_start(first)
+        for member in later:
+            self.crew.spawn(member)
+            self.crew.wire(member)
+            self.crew.begin(member, parts(member), restored=False)
+
+    def await_start(self, members: Iterable[Member]) -> None:
+        """Until these are ready, or gone."""
+        members = list(members)
+        while any(member.alive and not member.ready for member in members):
             self.attend(0.1)
 
     def go(self) -> None:
         """Let active roles step."""
         self.holding, self.moved = False, time.monotonic()
         for member in self.members.values():
-            member.say("go")
+            if member.ready:  # others are told when they are
+                member.say("go")
 
     def resign(self) -> None:
         """From now on the dead stay dead: the run is about to end, and others may be saved."""

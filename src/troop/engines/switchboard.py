@@ -14,9 +14,10 @@ from troop.engines.codec import pack
 from troop.engines.line import Line
 from troop.engines.lookout import Lookout
 from troop.engines.mailbox import Asking
+from troop.engines.post import Start
 from troop.engines.shared import opened, parcel
 from troop.engines.unpacking import unpack
-from troop.engines.worker import LONG, Ended, Start, Worker
+from troop.engines.worker import LONG, Ended, Worker
 
 
 class Switchboard:

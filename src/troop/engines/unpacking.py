@@ -1,13 +1,14 @@
 """Unpacking: values from what the codec packed.
 
-The same kinds of letters come again and again, with the same description and other arrays. So a description
-is read once, into a plan, and the plan is carried out for every letter that bears it.
+The same kinds of letters come again and again, with the same description and other numbers and arrays. So a
+description is read once, into a plan, and the plan is carried out for every letter that bears it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import struct
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
@@ -17,7 +18,7 @@ from troop.engines.codec import DIMENSIONS, DTYPES, FLOAT, INT, OFFSET, SIZE, VI
 LONGEST = 1 << 14  # bytes of a description whose plan is kept
 
 Builder = Callable[[list[Any]], Any]
-"""Makes a value, given all arrays of its letter."""
+"""Makes a value, given all numbers of its letter and then all its arrays."""
 
 Maker = Callable[[Block, int], Any]
 """Makes one array, given the block and where in it the letter's arrays begin."""
@@ -25,14 +26,16 @@ Maker = Callable[[Block, int], Any]
 
 def unpack(meta: Block, payload: Block = b"", start: int = 0) -> Any:  # noqa: ANN401
     """The value; its arrays are views of `payload` from `start` on, which must not be written again."""
-    key = bytes(meta)
-    plan = _PLANS.get(key) or _plan(key)
-    return plan.build([make(payload, start) for make in plan.arrays])
+    (count,) = SIZE.unpack_from(meta, len(meta) - SIZE.size)
+    end = len(meta) - SIZE.size - count * INT.size
+    key = bytes(meta[:end])
+    plan = _PLANS.get(key) or _plan(key, count)
+    return plan.build([*plan.numbers(meta, end), *[make(payload, start) for make in plan.arrays]])
 
 
-def _plan(meta: bytes) -> Plan:
-    plan = Plan(meta)
-    if plan.arrays and len(meta) < LONGEST:  # those without arrays are short, and seldom come twice
+def _plan(meta: bytes, count: int) -> Plan:
+    plan = Plan(meta, count)
+    if len(meta) < LONGEST:
         if len(_PLANS) > 500:
             _PLANS.clear()
         _PLANS[meta] = plan
@@ -42,20 +45,25 @@ def _plan(meta: bytes) -> Plan:
 class Plan:
     """What a description says is to be built."""
 
-    def __init__(self, meta: bytes) -> None:
+    def __init__(self, meta: bytes, count: int) -> None:
         self.arrays: list[Maker] = []
-        self._meta, self._at = meta, 0
+        self._meta, self._at, self._count = meta, 0, count
+        self._kinds: list[str] = []  # of the numbers
         self.build = self._take()
+        self.numbers = struct.Struct("<" + "".join(self._kinds)).unpack_from
 
     def _take(self) -> Builder:
         tag = self._meta[self._at : self._at + 1]
         self._at += 1
         if tag in (b"x", b"a", b"r"):
             return self._reference(tag)
+        if tag in _NUMBERS:
+            self._kinds.append(_NUMBERS[tag])
+            return itemgetter(len(self._kinds) - 1)
         if tag in _CONTAINERS:
             return _CONTAINERS[tag](self)
         value = _VALUES[tag](self)
-        return lambda arrays: value
+        return lambda given: value
 
     def size(self) -> int:
         """A length."""
@@ -69,16 +77,6 @@ class Plan:
         self._at += size
         return self._meta[self._at - size : self._at]
 
-    def whole(self) -> int:
-        """An int."""
-        self._at += INT.size
-        return int(INT.unpack_from(self._meta, self._at - INT.size)[0])
-
-    def real(self) -> float:
-        """A float."""
-        self._at += FLOAT.size
-        return float(FLOAT.unpack_from(self._meta, self._at - FLOAT.size)[0])
-
     def items(self) -> list[Builder]:
         """As many values as the length before them says."""
         return [self._take() for _ in range(self.size())]
@@ -86,27 +84,27 @@ class Plan:
     def sequence(self) -> Builder:
         """A list."""
         items = self.items()
-        return lambda arrays: [item(arrays) for item in items]
+        return lambda given: [item(given) for item in items]
 
     def fixed(self) -> Builder:
         """A tuple."""
         items = self.items()
-        return lambda arrays: tuple([item(arrays) for item in items])
+        return lambda given: tuple([item(given) for item in items])
 
     def mapping(self) -> Builder:
-        """A dict; its keys hold no arrays."""
-        pairs = [(self._take()([]), self._take()) for _ in range(self.size())]
-        return lambda arrays: {key: item(arrays) for key, item in pairs}
+        """A dict."""
+        pairs = [(self._take(), self._take()) for _ in range(self.size())]
+        return lambda given: {key(given): item(given) for key, item in pairs}
 
     def record(self) -> Builder:
         """A dataclass, its fields as they were: nothing is computed again."""
         kind, names = _record(self.text())
         fields = [(name, self._take()) for name in names]
 
-        def build(arrays: list[Any]) -> Any:  # noqa: ANN401
+        def build(given: list[Any]) -> Any:  # noqa: ANN401
             value: Any = object.__new__(kind)
             for name, item in fields:
-                object.__setattr__(value, name, item(arrays))
+                object.__setattr__(value, name, item(given))
             return value
 
         return build
@@ -115,18 +113,18 @@ class Plan:
         """A named tuple."""
         kind, _ = _record(self.text())
         items = self.items()
-        return lambda arrays: kind(*[item(arrays) for item in items])
+        return lambda given: kind(*[item(given) for item in items])
 
     def _reference(self, tag: bytes) -> Builder:
         if tag == b"r":
-            return itemgetter(self.size())
+            return itemgetter(self._count + self.size())
         (offset,) = OFFSET.unpack_from(self._meta, self._at)
         code, dimensions = self._meta[self._at + OFFSET.size : self._at + OFFSET.size + 2]
         self._at += OFFSET.size + 2
         shape = DIMENSIONS[dimensions].unpack_from(self._meta, self._at)
         self._at += DIMENSIONS[dimensions].size
         self.arrays.append(_maker(shape, code, offset, tag == b"x"))
-        return itemgetter(len(self.arrays) - 1)
+        return itemgetter(self._count + len(self.arrays) - 1)
 
 
 def _maker(shape: tuple[int, ...], code: int, offset: int, tensor: bool) -> Maker:
@@ -173,12 +171,11 @@ _VALUES: dict[bytes, Callable[[Plan], Any]] = {
     b"N": lambda plan: None,
     b"T": lambda plan: True,
     b"F": lambda plan: False,
-    b"i": Plan.whole,
     b"I": lambda plan: int(plan.text()),
-    b"f": Plan.real,
     b"s": lambda plan: plan.text().decode("utf-8", "surrogatepass"),
     b"b": Plan.text,
 }
+_NUMBERS = {b"i": INT.format[-1:], b"f": FLOAT.format[-1:]}
 _CONTAINERS: dict[bytes, Callable[[Plan], Builder]] = {
     b"l": Plan.sequence,
     b"t": Plan.fixed,

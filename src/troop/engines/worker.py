@@ -2,89 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
 import traceback
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from troop.core.errors import TroopError
-from troop.core.program import Program
 from troop.engines.host import Host
 from troop.engines.meter import Meter, Sheet
-from troop.engines.serving import Answering, Desk
-from troop.engines.stub import Asked, Stub
+from troop.engines.post import Post, Start
+from troop.engines.serving import Desk
+from troop.engines.stub import Stub
 
 LONG = 1.0  # seconds between reports of any host
 SETTLING = 1.0  # seconds a pause waits for what was told to arrive; less than the launcher waits for it
 CLOSING = 5.0  # seconds for a failed host to close its roles
 RESTS = (0.001, 0.002, 0.004, 0.008, 0.01)  # seconds until a role that had nothing to do is asked again
-
-
-@dataclass(frozen=True)
-class Start:
-    """All that a host's process is given."""
-
-    host: str
-    program: Program  # its own nodes
-    elsewhere: dict[str, str]  # the hosts of the nodes it holds
-    askers: tuple[str, ...]  # hosts that hold its nodes
-    seed: int
-    threads: int
-    mailbox: int  # bytes
-    patience: float  # seconds it waits for a peer
-    report_s: float = 0.1  # seconds between reports of a host that moves
-
-
-class Post(Protocol):
-    """How a host reaches its peers and its launcher: all that engines with many hosts differ in."""
-
-    edges: list[Any]  # of those who ask; each an Edge
-
-    @property
-    def answers(self) -> Answering:
-        """What sends answers to those who ask."""
-        ...
-
-    def bind(self, worker: Worker) -> None:
-        """Whom to tell what the launcher says."""
-        ...
-
-    def asking(self, host: str) -> Asked:
-        """The asker's end of the edge to a host."""
-        ...
-
-    def receive(self, seconds: float) -> bool:
-        """Take in what comes within this time; whether it is worth acting on."""
-        ...
-
-    def say(self, what: str, *rest: Any, state: dict[str, Any] | None = None) -> None:  # noqa: ANN401
-        """Tell the launcher; never waits."""
-        ...
-
-    @property
-    def expecting(self) -> bool:
-        """Whether answers are under way."""
-        ...
-
-    @property
-    def unsettled(self) -> bool:
-        """Whether something told may not have reached its receiver, who would be asked for its state now."""
-        ...
-
-    @property
-    def stuffed(self) -> bool:
-        """Whether the launcher has not taken what was said."""
-        ...
-
-    def drain(self, seconds: float) -> None:
-        """See that what was said leaves."""
-        ...
-
-    def queue(self) -> tuple[int, int]:
-        """Letters and bytes that wait here."""
-        ...
 
 
 class Ended(BaseException):
@@ -112,6 +47,7 @@ class Worker:
         """Build, take back what was saved, then loop."""
         try:
             self._open()
+            gc.freeze()  # what is there now stays: to look through it again and again costs milliseconds
             while not self.ending:
                 self._loop()
         except Exception as error:  # a role failed: its state may be corrupt, so the process ends

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from troop.core.batch import Rows, Transition
 from troop.core.flow import Store
+from troop.core.remote import borrowing
 from troop.core.role import Metrics
 
 
@@ -55,6 +56,7 @@ class Limited:
         """True while the learner keeps up."""
         return True if self.limiter.may_insert() else None
 
+    @borrowing
     def add(self, piece: Rows) -> None:
         """Keep the piece, whatever the limiter says: what was taken is never lost."""
         piece = piece.cpu()

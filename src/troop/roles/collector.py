@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -69,7 +70,7 @@ class Collector:
         """Take the env's answer: pieces of experience, and what is to be reported."""
         self.now = step = self.env.recv()
         pieces = self.recorder.came(step)
-        acted = int(step.valid.sum())
+        acted = _count(step.valid)
         self.env_steps += acted
         metrics: Metrics = {"count/env_steps": acted}
         if step.faults:
@@ -78,8 +79,8 @@ class Collector:
         self.returns += step.reward
         ended = step.terminated | step.truncated
         begun = ended | ~step.valid if step.faults else None
-        if ended.any():
-            metrics |= {"train/return": self.returns[ended].mean(), "count/episodes": int(ended.sum())}
+        if episodes := _count(ended):
+            metrics |= {"train/return": self.returns[ended].mean(), "count/episodes": episodes}
             self.returns[ended] = 0.0
             begun = ended if begun is None else begun
         self.explore = self.exploration.at(self.explore, begun, self.env_steps)
@@ -133,3 +134,8 @@ class Collector:
             return False
         self.explore, self.returns = state["explore"].to(device), state["returns"].to(device)
         return True
+
+
+def _count(mask: Tensor) -> int:
+    """How many are true; of a few on the host NumPy knows ten times sooner."""
+    return int(np.count_nonzero(mask.numpy() if mask.is_cpu else mask.cpu().numpy()))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from troop.core.flow import WeightSource
-from troop.core.remote import Future, later, readonly
+from troop.core.remote import Future, borrowing, later, readonly
 
 
 class Weights:
@@ -19,6 +19,7 @@ class Weights:
         self.version = -1
         self.weights: dict[str, Tensor] = {}
 
+    @borrowing
     @torch.no_grad()
     def publish(self, updates: int, weights: dict[str, Tensor]) -> None:
         """The policy after this many updates takes the place of the last.

@@ -95,7 +95,7 @@ class Still(nn.Module):
 
     def act(self, obs: Obs, state: State, explore: Tensor) -> Acted:
         """The first choice."""
-        rows = len(explore)
+        rows = explore.shape[0]
         if rows not in self.actions:
             self.actions[rows] = Acted(torch.zeros(rows, dtype=torch.int64))
         return self.actions[rows]

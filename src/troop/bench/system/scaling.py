@@ -45,7 +45,7 @@ def program(actors: int) -> Program:
 
 def rates(name: str, actors: int, seconds: float) -> Rates:
     """Env steps and updates a second with that many actors."""
-    trial = Trial(seconds, warm=2.0, moving=BOTH)
+    trial = Trial(seconds, warm=4.0, moving=BOTH)
     tried(program(actors), ENGINES[name], trial)
     return Rates(trial.rate("env_steps"), trial.rate("updates"))
 

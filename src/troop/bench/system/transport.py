@@ -12,7 +12,7 @@ from troop.bench.system.trial import Trial, tried
 from troop.bench.table import Line
 from troop.core.batch import Rows
 from troop.core.program import Program
-from troop.core.remote import tell
+from troop.core.remote import borrowing, tell
 from troop.core.role import Metrics
 from troop.engines import Processes
 from troop.roles.weights import Weights
@@ -42,6 +42,7 @@ def chunk(time: int = 25, envs: int = 16, obs: int = 240) -> Rows:
 class Store:
     """Takes chunks."""
 
+    @borrowing
     def add(self, piece: Rows) -> None:
         """Nothing is kept: what is measured is the way here."""
 

@@ -34,11 +34,15 @@ class Reading:
 
 @dataclass
 class Trial:
-    """A Watch that keeps readings for `seconds`, from `warm` seconds after all of `moving` have moved."""
+    """A Watch that keeps readings for `seconds`, from `warm` seconds after all of `moving` have moved.
+
+    All `roles` must be there by then: on Ray some come later than others.
+    """
 
     seconds: float
     warm: float = 1.0
     moving: tuple[str, ...] = ("env_steps",)
+    roles: tuple[str, ...] = ()
     first_step: float | None = None  # when it was seen
     began: float | None = None
     readings: list[Reading] = field(default_factory=list)
@@ -49,7 +53,8 @@ class Trial:
         now = time.monotonic()
         if counters.env_steps and self.first_step is None:
             self.first_step = now
-        if self.began is None and all(getattr(counters, count) for count in self.moving):
+        there = all(f"role/{name}/busy" in metrics for name in self.roles)
+        if self.began is None and there and all(getattr(counters, count) for count in self.moving):
             self.began = now
         if self.began is None or now < self.began + self.warm:
             return
@@ -89,5 +94,7 @@ class Trial:
 def tried(program: Program, engine: AnyEngine, trial: Trial) -> Trial:
     """The trial, after the program was run until it was over."""
     engine = dataclasses.replace(engine, log_s=LOG_S, checkpoint_s=NEVER)
+    if not isinstance(engine, Inline):
+        trial.roles = tuple(program.nodes)
     engine.run(program, FOREVER, 0, trial)
     return trial

@@ -42,7 +42,12 @@ Exit codes: 0 done, 2 bad input, 3 stopped but resumable, 4 training fault, 5 se
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run `troop ARGV` and exit."""
-    sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
+    code = run(list(sys.argv[1:] if argv is None else argv))
+    if (ray := sys.modules.get("troop.engines.on_ray_cluster")) is not None and ray.Early.running is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ray.Early.running.leave(code)
+    sys.exit(code)
 
 
 def run(argv: list[str]) -> int:

@@ -20,6 +20,7 @@ LIGHT = FastTD3Config(**CPU_UNKNOWN | {"actor_hidden": (16,), "critic_hidden": (
 # So that the simulator, the critics and the policy each take about as long as the others.
 EVEN = FastTD3Config(**CPU_UNKNOWN | {"policy_delay": 1})
 BATCH, SLACK = 256, 0.02
+OTHER = {"critic": "policy", "policy": "critic"}
 
 
 def system(beta_av: float, beta_pv: float, batch: int) -> PQL:
@@ -76,17 +77,34 @@ def together(seconds: float) -> list[Line]:
         at_once / in_turn,
         ">= 1.6",
     )
-    return [speed, *(_age(trial, reader, of) for reader, of in (("critic", "policy"), ("policy", "critic")))]
+    return [speed, *(age(trial, reader, 1.0) for reader in OTHER)]
 
 
-def _age(trial: Trial, reader: str, of: str) -> Line:
-    """Updates by which a learner was behind when newer weights came; each is published."""
-    lag = trial.median(f"{reader}/{of}_lag")
+def ages(seconds: float) -> list[Line]:
+    """Of a net at a learner who mostly waits, because the other makes four updates for each of its own."""
+    lines = []
+    for reader, beta_pv in (("critic", 1 / 4), ("policy", 4.0)):
+        made = system(1, beta_pv, BATCH)
+        program = made.program(EVEN, SLEEPING, SETTING)
+        trial = tried(program, Processes(threads=1), Trial(seconds, warm=2.0, moving=BOTH))
+        lines.append(age(trial, reader, made.pace(OTHER[reader]).publish, idle=True))
+    return lines
+
+
+def age(trial: Trial, reader: str, publish: float, idle: bool = False) -> Line:
+    """Publications by which a learner was behind when newer weights came."""
+    of = OTHER[reader]
+    lag = trial.median(f"{reader}/{of}_lag") / publish
     return Line(
-        f"age of the {of} net at the {reader} learner", f"{lag:.2f} updates", "one publish", lag, "<= 1"
+        f"age of the {of} net at the {'idle' if idle else 'busy'} {reader} learner",
+        f"{lag:.2f} publications",
+        "1",
+        lag,
+        "<= 1" if idle else "",
     )
 
 
 def run(seconds: float = 60.0, engines: tuple[str, ...] = ("processes", "ray")) -> list[Line]:
     """Ratios, speed, age."""
-    return ratios(seconds, engines) + together(min(seconds, 10.0))
+    short = min(seconds, 10.0)
+    return ratios(seconds, engines) + together(short) + ages(short)

@@ -38,6 +38,16 @@ def test_a_trial_waits_for_everyone_warms_up_and_measures_from_there(clock):
     assert (trial.median("x"), trial.slope("half", "x")) == (9, 0.5)
 
 
+def test_a_trial_begins_when_every_role_has_been_heard_of(clock):
+    trial = Trial(seconds=4, warm=2, roles=("learner", "actor1"))
+    heard = {"role/learner/busy": 1.0}
+    for when in range(10):
+        clock[0] = when
+        heard |= {"role/actor1/busy": 0.5} if when == 5 else {}
+        trial.log(Counters(env_steps=10 * when), heard)
+    assert trial.began == 5 and [reading.when for reading in trial.readings] == [7, 8, 9]
+
+
 def test_a_role_that_dies_spoils_the_measurement():
     with pytest.raises(TrainingFault, match="died"):
         Trial(1).note("actor0 died")

@@ -194,6 +194,21 @@ def test_several_roles_step_and_are_counted_together(engine):
     assert not exact(engine) or state["one.count"] == state["two.count"] == 5
 
 
+def test_a_host_that_was_not_there_yet_when_a_checkpoint_was_made_begins_anew():
+    program, log = Program("two"), Log()
+    program.add("one", Counter)
+    program.add("two", Counter)
+    engine = ENGINES["processes"]
+    engine.run(program, Until(env_steps=100), 0, log)
+    counters, state = log.saves[-1]
+    early = {key: part for key, part in state.items() if not key.startswith("two.")}
+    early["rng"] = {"one": state["rng"]["one"]} if "one" in state["rng"] else {}
+    later = Log()
+    engine.run(program, Until(env_steps=counters.env_steps + 100), 0, later, Saved(counters, early))
+    assert later.saves[-1][1]["one.count"] > state["one.count"]
+    assert 0 < later.saves[-1][1]["two.count"] < 10**6
+
+
 def test_nothing_told_is_lost_and_the_checkpoint_fits_together(engine):
     log = Log()
     result = engine.run(produced("both"), Until(env_steps=300), 0, log)

@@ -1,5 +1,6 @@
 """What the Ray engine owes when things go wrong (docs/engines/ray.md); its ordinary days: conformance."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -249,3 +250,27 @@ def test_a_ctrl_c_at_the_terminal_stops_the_run_in_order(tmp_path):
     said, _ = process.communicate(timeout=30)
     assert said.split()[:2] == ["stopped", "2"] and process.returncode == 0
     assert not [pid for pid in hosts if alive(pid)]
+
+
+def test_a_wrong_command_says_so_and_leaves_nothing_of_the_ray_that_was_starting(tmp_path):
+    mark = f"troop-test-{os.getpid()}-{time.monotonic_ns()}"
+    command = [sys.executable, "-m", "troop", "train", "apex-dqn", "--engine", "ray", "--env", "CartPole-v9"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"MARK": mark}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2 and "did you mean 'CartPole-v1'" in done.stderr
+    assert done.stderr.count("\n") == 1
+    deadline = time.monotonic() + 10
+    while (left := _marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
+
+
+def _marked(mark):
+    """Processes that were started with this in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from troop.core.errors import BadInput, SetupProblem
-from troop.core.program import Program
+from troop.core.program import Program, Schedule
 from troop.engines import on_ray_cluster
 from troop.engines.codec import pack
 from troop.engines.crew import members
 from troop.engines.letters import CALL, TELL
 from troop.engines.on_ray_asking import LETTERS, PAUSE, RayAsking, Replaced, body, opened
+from troop.engines.on_ray_crew import can_wait
 from troop.engines.on_ray_placement import LEAST, bundles, role_of, wishes
 from troop.engines.on_ray_serving import RayAnswers, RayLetter, RayServing
 
@@ -241,3 +242,28 @@ def test_a_ray_that_does_not_start_is_told_in_one_sentence(monkeypatch):
         SetupProblem, match=r"^Ray could not start on this machine: The node did not come up\.$"
     ):
         on_ray_cluster._start()
+
+
+class Served:
+    """A role that others ask."""
+
+
+class Asks:
+    """A role that asks."""
+
+    def __init__(self, server):
+        self.server = server
+
+    def step(self):
+        """Nothing."""
+
+
+def test_a_run_begins_with_one_host_of_each_kind_and_all_who_are_asked():
+    program = Program("apex")
+    stores = [program.add(f"replay{i}", Served) for i in range(2)]
+    program.add("learner", type("Learner", (Asks,), {}), stores[0])
+    for i in range(3):
+        program.add(f"actor{i}", Asks, stores[i % 2])
+    program.add("evaluator", type("Judge", (Asks,), {}), stores[0])
+    program.schedule("evaluator", Schedule(seconds=1))
+    assert can_wait(members(program)) == {"actor1", "actor2", "evaluator"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -42,7 +43,11 @@ Exit codes: 0 done, 2 bad input, 3 stopped but resumable, 4 training fault, 5 se
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run `troop ARGV` and exit."""
-    code = run(list(sys.argv[1:] if argv is None else argv))
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["train"]:
+        with contextlib.suppress(TroopError):  # which is told when it is met again
+            importlib.import_module("troop.cli.train").warm(words[1:])
+    code = run(words)
     if (ray := sys.modules.get("troop.engines.on_ray_cluster")) is not None and ray.Early.running is not None:
         sys.stdout.flush()
         sys.stderr.flush()

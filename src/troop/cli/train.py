@@ -42,7 +42,6 @@ def run(argv: list[str]) -> int:
     if not argv or (argv[0].startswith("-") and any(word in ("-h", "--help") for word in argv)):
         say(USAGE)
         return 0
-    _warm(argv)
     from troop.runs.directory import default_path
 
     made, path = wanted(argv)
@@ -53,23 +52,23 @@ def run(argv: list[str]) -> int:
 MANY_HOSTS = ("apex", "gorila", "pql")  # recipes that run on processes unless told otherwise begin so
 
 
-def _warm(argv: list[str]) -> None:
+def warm(argv: list[str]) -> None:
     """While this process imports torch, let the fork server of hosts do so too, or let a local Ray start."""
     engine, rest = value_after("--engine", argv)
-    if {"-h", "--help"} & set(argv):
+    if not rest or {"-h", "--help"} & set(argv):
         return
     if engine == "ray" and value_after("--engine.address", argv)[0] in (None, "local"):
         from troop.engines.on_ray_cluster import Early
 
         with contextlib.suppress(ImportError):  # said in a sentence later
             Early("--engine.insecure" in argv)
-    many = engine is None and bool(rest) and rest[0].startswith(MANY_HOSTS)
+    many = engine is None and rest[0].startswith(MANY_HOSTS)
     if (many or engine == "processes") and sys.platform == "linux":
-        from troop.engines.forking import warm
+        from troop.engines import forking
 
         env, _ = value_after("--env", argv)
         elsewhere = env is not None and ":" in env and not env.startswith("envpool:")
-        warm("troop.experiment", *(() if elsewhere else ("troop.envs.envpool_ready",)))
+        forking.warm("troop.experiment", *(() if elsewhere else ("troop.envs.envpool_ready",)))
 
 
 def wanted(argv: list[str]) -> tuple[Experiment, Path | None]:

@@ -8,7 +8,7 @@ from typing import Any
 from troop.engines.codec import Packed, pack
 from troop.engines.letters import ANSWER, CALL, FORGET, TELL, Letter, compose, forgotten, needs, wake
 from troop.engines.line import Line
-from troop.engines.shared import HANDLED, HANDLED_BYTES, TAKEN, WAITING, Ledger, Mapped, Slot, Slots
+from troop.engines.shared import HANDLED, HANDLED_BYTES, SENT, TAKEN, WAITING, Ledger, Mapped, Slot, Slots
 
 
 class Answers:
@@ -100,15 +100,18 @@ class Serving:
 
     def pump(self, everything: bool = False) -> bool:
         """Take in what came, unopened, up to the first question or `everything`; whether any waits."""
-        line = self.line
+        line, ledger = self.line, self.ledger
         while line is not None and line.open and (came := line.receive()) is not None:
             letter = Letter(came[0], self.mapped, came[1])
             if letter.kind == FORGET:
                 self.mapped.forget(letter.slot)
             else:
                 self.inbox.append(letter)
-                if letter.kind == CALL and not everything:
-                    break  # its asker mostly waits now; if there is more, the next poll says so
+                # A look that finds nothing costs as much as one that does: spared after the last letter sent
+                # and after a question, whose asker mostly waits; if there is more, the next poll says so.
+                last = ledger is None or letter.number >= ledger.words[SENT]
+                if (last or letter.kind == CALL) and not everything:
+                    break
         return bool(self.inbox)
 
     def open(self, letter: Letter) -> Any:  # noqa: ANN401

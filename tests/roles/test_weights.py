@@ -1,10 +1,12 @@
 import copy
 from types import SimpleNamespace
 
+import pytest
 import torch
+from torch import nn
 
 from troop.core.remote import Elsewhere
-from troop.roles.weights import Subscription, Weights
+from troop.roles.weights import Subscription, Weights, take
 
 
 def test_versions_only_grow_and_the_newest_wins():
@@ -98,3 +100,16 @@ def test_an_idle_reader_is_at_most_one_publication_old():
                 post.asked[-1].there = True
             subscription.refresh()
         assert updates - subscription.version <= 10
+
+
+def test_weights_are_taken_whole_and_those_that_do_not_fit_are_named():
+    net, other = (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)) for _ in range(2))
+    other(torch.randn(5, 3))  # counts a batch: not all that travels is a float
+    before = net[0].weight
+    take(net, other.state_dict())
+    assert net[0].weight is before and before.requires_grad
+    assert all(torch.equal(x, other.state_dict()[name]) for name, x in net.state_dict().items())
+    with pytest.raises(RuntimeError, match="size mismatch for 0.weight"):
+        take(net, other.state_dict() | {"0.weight": torch.zeros(1, 3)})
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        take(net, other.state_dict() | {"more": torch.zeros(1)})

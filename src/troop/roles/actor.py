@@ -14,6 +14,7 @@ from troop.core.role import Metrics
 from troop.roles.collector import Collector
 from troop.roles.duet import Duet
 from troop.roles.way import Way
+from troop.roles.weights import take
 
 
 class Remembering(Recorder, Protocol):
@@ -140,7 +141,7 @@ class Actor:
                 self.due = self.env_steps  # nothing was published yet: ask again
             return {}
         before, (self.version, weights) = self.version, newest
-        self.hands.policy.load_state_dict(weights)
+        take(self.hands.policy, weights)
         if before >= 0:
             lag = max(0, self.version - before)  # a source that was restored may know less than who asks
             return {"policy/lag": lag, "actor/explore": self.hands.explore()}

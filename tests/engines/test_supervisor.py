@@ -1,13 +1,18 @@
 """How the dead are brought back: when, how often, with what; by a clock of the test's own."""
 
+from types import SimpleNamespace
+
 import pytest
 from fault_roles import Keeper, Learner, Teller
 
+from troop.core.engine import Counters, Until
 from troop.core.errors import TrainingFault
 from troop.core.program import Program
-from troop.engines import supervisor
+from troop.engines import Processes, supervisor
 from troop.engines.crew import members
+from troop.engines.launching import Loop
 from troop.engines.supervisor import LONGEST_PAUSE, WINDOW, Limits, OverBudget, Supervisor
+from troop.engines.tally import Tally
 
 
 class Crew:
@@ -180,13 +185,34 @@ def test_a_run_begins_without_those_who_can_wait_and_they_join_it(clock):
     assert made.members["learner"].ready and not teller.ready
     made.go()
     assert heard == []  # it is not there yet
-    made.await_start([teller])
-    assert teller.ready and heard == [("go",)]
+    assert made.starting
+    made.attend(0.05)
+    assert not made.starting and teller.ready and heard == [("go",)]
 
 
-def test_who_can_wait_and_does_not_start_ends_the_run(clock):
-    made, crew, _, _ = started(later=["teller"])
+def test_who_comes_later_and_dies_on_the_way_is_started_again_with_what_was_saved_of_it(clock):
+    made, crew, _, restored = started(later=["teller"])
     crew.said.clear()
-    crew.dead.append(made.members["teller"])
-    with pytest.raises(TrainingFault, match="teller could not be started"):
-        made.await_start([made.members["teller"]])
+    made.go()
+    assert kill(made, crew, clock, "teller") == pytest.approx(0.1, abs=0.11)
+    assert restored == [["teller"]] and made.members["teller"].ready and made.unheard == set()
+
+
+def test_who_does_not_start_at_first_ends_the_run(clock):
+    crew = Crew()
+    made = Supervisor(crew, Limits(3, 60.0, 60.0), lambda nodes: None, lambda text: None)
+    crew.spawn = lambda member: (Crew.spawn(crew, member), crew.dead.append(member), crew.said.clear())
+    with pytest.raises(TrainingFault, match="could not be started"):
+        made.start(lambda member: None)
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+def test_a_checkpoint_before_the_last_host_is_there_keeps_what_was_saved_of_it(clock, resumed):
+    watch = SimpleNamespace(note=None, restore=lambda nodes: {f"{nodes[0]}.kept": 3})
+    watch.log = watch.save = watch.evaluated = watch.stop_asked = None
+    loop = Loop(Processes(), crew := Crew(["teller"]), Tally(Counters()), Until(env_steps=1), watch)
+    loop.supervisor.start(lambda member: None)
+    loop.resumed = resumed
+    for member in crew.members.values():  # those that are there have nothing to save
+        member.saves = False
+    assert loop._state() == {"policy": {}, "rng": {}} | ({"teller.kept": 3} if resumed else {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import sys
@@ -44,10 +43,7 @@ Exit codes: 0 done, 2 bad input, 3 stopped but resumable, 4 training fault, 5 se
 def main(argv: Sequence[str] | None = None) -> None:
     """Run `troop ARGV` and exit."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["train"]:
-        with contextlib.suppress(TroopError):  # which is told when it is met again
-            importlib.import_module("troop.cli.train").warm(words[1:])
-    code = run(words)
+    code = run(words, early=True)
     if (ray := sys.modules.get("troop.engines.on_ray_cluster")) is not None and ray.Early.running is not None:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -55,8 +51,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
-def run(argv: list[str]) -> int:
-    """The exit code of `troop ARGV`."""
+def run(argv: list[str], early: bool = False) -> int:
+    """The exit code of `troop ARGV`; `early`, if this process is the command's: let start what takes long."""
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(HELP.format(verbs="\n".join(f"  {verb:9} {about}" for verb, about in VERBS.items())))
         return 0
@@ -74,7 +70,10 @@ def run(argv: list[str]) -> int:
             near = nearest(argv[0], VERBS, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"the verbs are {', '.join(VERBS)}."
             raise BadInput(f"Unknown verb {argv[0]!r}; {hint}")
-        code: int = importlib.import_module(f"troop.cli.{argv[0]}").run(argv[1:])
+        verb = importlib.import_module(f"troop.cli.{argv[0]}")
+        if early and argv[0] == "train":
+            verb.warm(argv[1:])
+        code: int = verb.run(argv[1:])
         return code
     except TroopError as error:
         print(f"troop: {error}", file=sys.stderr)

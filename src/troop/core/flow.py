@@ -15,7 +15,7 @@ class Sink(Protocol):
     """Takes experience."""
 
     def add(self, piece: Rows) -> None:
-        """Keep every row of the piece."""
+        """Keep every row of the piece, but not the piece: its memory may be another's."""
         ...
 
 

@@ -8,7 +8,18 @@ from typing import Any
 from troop.engines.codec import Packed, pack
 from troop.engines.letters import ANSWER, CALL, FORGET, TELL, Letter, compose, forgotten, needs, wake
 from troop.engines.line import Line
-from troop.engines.shared import HANDLED, HANDLED_BYTES, SENT, TAKEN, WAITING, Ledger, Mapped, Slot, Slots
+from troop.engines.shared import (
+    HANDLED,
+    HANDLED_BYTES,
+    OPENED,
+    SENT,
+    TAKEN,
+    WAITING,
+    Ledger,
+    Mapped,
+    Slot,
+    Slots,
+)
 
 
 class Answers:
@@ -116,14 +127,16 @@ class Serving:
 
     def open(self, letter: Letter) -> Any:  # noqa: ANN401
         """Copy a letter out, and the asker may reuse its memory; what is only lent it may after `done`."""
-        value = letter.open(self.borrowing)
+        if letter.number and self.ledger is not None:
+            self.ledger.words[OPENED] = letter.number
+        value = letter.open(self.borrowing, self.generation)
         if not letter.lent:
             self._handled(letter)
         return value
 
     def done(self, letter: Letter) -> None:
-        """The letter was handled."""
-        if letter.lent:
+        """The letter was handled; whoever lent it may have been replaced meanwhile."""
+        if letter.lent == self.generation:
             self._handled(letter)
 
     def _handled(self, letter: Letter) -> None:

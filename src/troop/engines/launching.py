@@ -84,6 +84,7 @@ class Loop:
         self.gauges: dict[str, dict[str, float]] = {}  # of each host, as last read
         self.late: list[str] = []  # hosts that did not pause when they were asked to
         self.counted = 0  # restarts in the tally
+        self.resumed = False
         self.logged = time.monotonic()
 
     def _restore(self, nodes: list[str]) -> dict[str, Any] | None:
@@ -92,6 +93,7 @@ class Loop:
 
     def run(self, saved: Saved | None) -> Result:
         """Until steps, minutes or target are reached, or a stop is asked."""
+        self.resumed = saved is not None
         self.supervisor.start(lambda member: _parts(saved.state, member) if saved else None)
         if saved is not None:
             saved.state.clear()  # a second copy of the replay is not to be kept
@@ -115,7 +117,8 @@ class Loop:
                 return Result("stopped", self.tally.counters(), self.evaluation)
             self.round()
         self.stop()
-        self.supervisor.await_start(self.members.values())  # who came too late is in the checkpoint too
+        while self.supervisor.starting and not self.watch.stop_asked():
+            self.supervisor.attend(0.05)  # who came too late is in the checkpoint too
         if not self.tally.hit:
             self.evaluate_last()
         self.log()
@@ -136,7 +139,7 @@ class Loop:
             self.stop()
             self.save(last=False)
         idle = time.monotonic() - self.supervisor.moved
-        if idle > self.engine.step_limit_s and not self.evaluating:
+        if idle > self.engine.step_limit_s and not self.evaluating and not self.supervisor.starting:
             raise RuntimeError(
                 f"every role waits for another, {idle:.0f} s by now: a bug in this system's wiring"
             )
@@ -215,9 +218,12 @@ class Loop:
         parts: dict[str, dict[str, Any]] = {}
         for member in reversed(self.members.values()):
             busy = any(node.name in self.evaluating for node in member.nodes)
-            if not member.saves or busy:
+            coming = self.resumed and member.name in self.supervisor.unheard  # with what was saved of it
+            if busy or not (member.saves or coming):
                 continue
             found = self._state_of(member)
+            if coming and not found:
+                continue  # it was not there either
             if found is None:
                 return None
             parts[member.name] = found

@@ -60,16 +60,16 @@ class Letter:
     def __init__(self, message: memoryview, mapped: Mapped, fds: list[int]) -> None:
         (self.kind, long, self.slot, meta, self.size, self.number, self.reply_to) = HEAD.unpack_from(message)
         self.weight = self.size + meta  # its bytes, as mailboxes count them
-        self._mapped, end, self.lent = mapped, HEAD.size + meta, False
+        self._mapped, end, self.lent = mapped, HEAD.size + meta, 0
         self._meta = None if long else bytes(message[HEAD.size : end])  # None: it is in the slot too
         self._arrays = bytearray(message[end:]) if self.size and not self.slot else b""
         for fd in fds:
             mapped.add(self.slot, fd)
 
-    def open(self, borrowing: tuple[bytes, ...] = ()) -> Any:  # noqa: ANN401
-        """The value; `lent`, if it is a call that begins so and lies in a slot: then nothing is copied."""
+    def open(self, borrowing: tuple[bytes, ...] = (), life: int = 1) -> Any:  # noqa: ANN401
+        """The value; not copied but `lent`, in this life of the asker, if it begins so and is in a slot."""
         if self.slot and self._meta is not None and self._meta.startswith(borrowing):
-            self.lent = True
+            self.lent = life
             return unpack(self._meta, self._mapped.lend(self.slot, self.size))
         if self._meta is None:
             block = self._mapped.copy(self.slot, self.weight)

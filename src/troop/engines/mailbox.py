@@ -13,6 +13,7 @@ from troop.engines.line import Line
 from troop.engines.shared import (
     HANDLED,
     HANDLED_BYTES,
+    OPENED,
     SENT,
     SENT_BYTES,
     TAKEN,
@@ -89,8 +90,9 @@ class Asking:
         self._known: set[int] = set()  # slots whose memory the server has
 
     def attach(self, line: Line, ledger: int) -> None:
-        """A new server, or the first: what the last one left is sent again."""
+        """A new server, or the first: what the last one left unopened or unanswered is sent again."""
         self._settle()
+        self._forgive()
         if self.line is not None:
             self.pump()
             self.line.close()
@@ -166,6 +168,15 @@ class Asking:
                 self._unanswered[sent.number] = sent
             elif sent.slot is not None:
                 sent.slot.busy = False
+
+    def _forgive(self) -> None:
+        """Drop what was told and opened: it may be what has killed the server."""
+        opened = self._ledger.words[OPENED] if self._ledger is not None else 0
+        for sent in [sent for sent in self._unhandled if sent.number <= opened]:
+            if sent.number not in self.pending:
+                self._unhandled.remove(sent)
+                if sent.slot is not None:
+                    sent.slot.busy = False
 
     def pump(self, everything: bool = True) -> bool:
         """Take in what came, or only answers still wanted; whether there was one other than None."""

@@ -148,6 +148,7 @@ class Desk:
                 same = opened[2][:2] == first[2][:2] and not opened[2][3]
                 (waiting if same else others).append(opened)
         for (edge, letter, _), answer in zip(waiting, self._joined(method, waiting), strict=True):
+            edge.done(letter)
             self._answer(edge, letter, answer, method)
         for opened in others:
             self._handle(opened)

@@ -11,7 +11,7 @@ from troop.engines.codec import Packed, address_of, pack
 from troop.engines.unpacking import unpack
 
 SMALLEST = 1 << 16  # bytes of the smallest slot
-SENT, SENT_BYTES, HANDLED, HANDLED_BYTES, WAITING, TAKEN = range(6)
+SENT, SENT_BYTES, HANDLED, HANDLED_BYTES, WAITING, TAKEN, OPENED = range(7)
 _META_SIZE = 8
 
 
@@ -23,11 +23,11 @@ def anonymous(size: int) -> int:
 
 
 class Ledger:
-    """Six numbers that the two ends of an edge share; each is written by one end only.
+    """Seven numbers that the two ends of an edge share; each is written by one end only.
 
     The asker writes SENT and SENT_BYTES (the last letter and all bytes so far), WAITING and TAKEN (the last
-    answer it has copied); the server writes HANDLED and HANDLED_BYTES. A number is one aligned word, so a
-    reader sees an old or a new one, never half of each.
+    answer it has copied); the server writes OPENED, HANDLED and HANDLED_BYTES (whose memory is free again). A
+    number is one aligned word, so a reader sees an old or a new one, never half of each.
     """
 
     SIZE = 64

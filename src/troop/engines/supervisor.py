@@ -102,7 +102,7 @@ class Supervisor:
         self._deaths: dict[str, list[tuple[float, Failure]]] = {name: [] for name in crew.members}
         self._again: dict[str, float] = {}  # when a dead member is started again
         self._started: set[str] = set()
-        self._resigned = False
+        self._begun = self._resigned = False
 
     def start(self, parts: Callable[[Member], dict[str, Any] | None]) -> None:
         """All members, those who can wait last; returns when the others are ready."""
@@ -113,21 +113,26 @@ class Supervisor:
         self.crew.wire_all()
         for member in first:
             self.crew.begin(member, parts(member), restored=False)
-        self.await_start(first)
+        while not all(member.ready for member in first):
+            self.attend(0.1)
         for member in later:
             self.crew.spawn(member)
             self.crew.wire(member)
             self.crew.begin(member, parts(member), restored=False)
 
-    def await_start(self, members: Iterable[Member]) -> None:
-        """Until these are ready, or gone."""
-        members = list(members)
-        while any(member.alive and not member.ready for member in members):
-            self.attend(0.1)
+    @property
+    def unheard(self) -> set[str]:
+        """Hosts that were never ready."""
+        return set(self.members) - self._started
+
+    @property
+    def starting(self) -> bool:
+        """Whether a host is on its way."""
+        return any(member.alive and not member.ready for member in self.members.values())
 
     def go(self) -> None:
         """Let active roles step."""
-        self.holding, self.moved = False, time.monotonic()
+        self.holding, self.moved, self._begun = False, time.monotonic(), True
         for member in self.members.values():
             if member.ready:  # others are told when they are
                 member.say("go")
@@ -236,7 +241,7 @@ class Supervisor:
             raise failure.error
         if failure.trace:
             self._note(f"{failure.node} died, {failure.what}; its last words:\n{failure.trace.rstrip()}")
-        if member.name not in self._started:
+        if member.name not in self._started and not self._begun:
             fault = TrainingFault(f"{failure.node} could not be started: {failure.what}.")
             fault.trace = failure.trace
             raise fault
@@ -262,5 +267,6 @@ class Supervisor:
         self.moved = time.monotonic()
         self.crew.spawn(member)
         self.crew.wire(member)
-        state = self._restore([node.name for node in member.nodes]) if member.restores else None
+        restores = member.restores or member.name not in self._started
+        state = self._restore([node.name for node in member.nodes]) if restores else None
         self.crew.begin(member, state or None, restored=True)

@@ -160,30 +160,40 @@ def _quiet() -> dict[str, Any]:
 def _start() -> None:
     """A Ray of our own that only this machine can reach."""
     import ray
-    from ray._private import parameter, ray_constants
+    from ray._private import node, parameter, ray_constants
 
     _reread()
-    # Ray turns 127.0.0.1 into an address that others can reach, unless it believes to be on a desktop.
-    before = getattr(ray_constants, "ENABLE_RAY_CLUSTER", None)
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    # There is nothing to scale and nobody reads the workers' logs: two processes fewer to start.
-    usual = parameter.RayParams
-    parameter.RayParams = functools.partial(usual, no_monitor=True, include_log_monitor=False)
+    # Nothing to scale, nobody who reads the workers' logs or looks at a dashboard: three processes fewer.
+    lean = functools.partial(parameter.RayParams, no_monitor=True, include_log_monitor=False)
     try:
-        ray.init(
-            address="local",
-            num_cpus=CPUS,
-            include_dashboard=False,
-            _node_ip_address="127.0.0.1",
-            _system_config={"task_events_report_interval_ms": 0},  # what the dashboard would show
-            **_quiet(),
-        )
+        with (
+            # Ray turns 127.0.0.1 into an address that others can reach, unless it believes it is a desktop.
+            _replaced(ray_constants, "ENABLE_RAY_CLUSTER", False),
+            _replaced(parameter, "RayParams", lean),
+            _replaced(node.Node, "start_api_server", lambda self, **_: None),
+        ):
+            ray.init(
+                address="local",
+                num_cpus=CPUS,
+                include_dashboard=False,
+                _node_ip_address="127.0.0.1",
+                _system_config={"task_events_report_interval_ms": 0},  # what a dashboard would show
+                **_quiet(),
+            )
     except Exception as error:  # of many kinds: processes that die, time-outs, no room in shared memory
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise SetupProblem(f"Ray could not start on this machine: {reason}") from error
+
+
+@contextmanager
+def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    """Another value inside, where Ray has no setting for it."""
+    before = getattr(owner, name, None)
+    setattr(owner, name, value)
+    try:
+        yield
     finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
-        parameter.RayParams = usual
+        setattr(owner, name, before)
 
 
 def _join(address: str, seconds: float) -> None:

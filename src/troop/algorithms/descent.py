@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from troop.algorithms.adam import FlatAdamW
 from troop.algorithms.rmsprop import RMSProp
 from troop.core.peers import MakeOptimizer, Peers
 from troop.nets.flat import flatten
@@ -38,14 +40,14 @@ class Descent:
         # On CUDA the rate is a tensor, so that changing it neither recompiles nor re-captures anything.
         rate = torch.tensor(lr, device=self.device) if "cuda" in self.device else lr
         whole = flatten(module)
-        return Descender(self, whole, peers.optimizer([whole], self.maker(rate)), lr, every)
+        return Descender(self, module, whole, peers.optimizer([whole], self.maker(rate)), lr, every)
 
     def maker(self, rate: float | Tensor) -> MakeOptimizer:
         """What makes the optimizer of given parameters."""
         if self.kind == "adam":
             fused = torch.device(self.device).type in ("cpu", "cuda")
             return partial(
-                AdamW,
+                FlatAdamW if fused else AdamW,
                 lr=rate,
                 betas=(0.9, self.beta2),
                 eps=self.eps,
@@ -67,27 +69,39 @@ class Descender:
     """Steps one module down its loss along a cosine schedule."""
 
     def __init__(
-        self, how: Descent, whole: nn.Parameter, optimizer: Optimizer, lr: float, every: int = 1
+        self,
+        how: Descent,
+        module: nn.Module,
+        whole: nn.Parameter,
+        optimizer: Optimizer,
+        lr: float,
+        every: int = 1,
     ) -> None:
+        self.parts = list(module.parameters())
+        # Their places in the gradient of the whole.
+        self.places = [part.grad for part in self.parts if part.grad is not None]
         self.how, self.whole, self.optimizer, self.lr, self.every = how, whole, optimizer, lr, every
         self.skipped_in_row = torch.zeros((), device=how.device)
         self.steps = 0
 
     def step(self, loss: Tensor) -> Tensor:
-        """One step down `loss`; returns 1 if it was not finite and the step was skipped, else 0.
+        """One step down `loss`; returns 1 if it was not finite and the step was skipped, else 0."""
+        return self.along(torch.autograd.grad(loss, self.parts), loss.detach())
+
+    def along(self, gradients: Sequence[Tensor], loss: Tensor) -> Tensor:
+        """One step along the gradients of `loss`, as `step` makes it.
 
         The optimizers skip on a flag they read where the weights are, so a GPU never waits for it.
         """
         assert self.whole.grad is not None
-        self.whole.grad.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
-        measure = loss.detach() + self.whole.grad.sum()  # finite only if the loss and every gradient are
+        torch._foreach_copy_(self.places, list(gradients))
+        measure = loss + self.whole.grad.sum()  # finite only if the loss and every gradient are
         if self.how.max_grad_norm:
             measure = nn.utils.clip_grad_norm_([self.whole], self.how.max_grad_norm)
-        skip = (~torch.isfinite(measure)).float()
+        skip = (measure - measure != 0).float()  # NaN unless it is finite; torch.isfinite is four operations
         self.schedule()
         self.optimizer.found_inf = skip  # type: ignore[attr-defined]
-        self.optimizer.loss = loss.detach()  # type: ignore[attr-defined] # peers may refuse an outlier
+        self.optimizer.loss = loss  # type: ignore[attr-defined] # peers may refuse an outlier
         self.optimizer.step()
         self.skipped_in_row = (self.skipped_in_row + 1) * skip
         self.steps += 1

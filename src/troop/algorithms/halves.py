@@ -7,7 +7,6 @@ is what it `follows`, and there is no target policy: the lagged one plays that p
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from troop.algorithms.actor_critic_config import ActorCriticConfig
 from troop.algorithms.actor_critic_policy import ActorCriticPolicy, critics, observed
+from troop.algorithms.slope import Told, compiled, slope
 from troop.algorithms.target import frozen, soft_update
 from troop.core.algorithm import Outcome
 from troop.core.batch import Transition
@@ -53,10 +53,9 @@ class CriticHalf:
         self.descent = cfg.descent(device).on(peers, critic, cfg.critic_lr)
         self.target_critic = frozen(critic)
         self.actor: nn.Module = policy.actor  # who chooses the next actions
-        self.autocast = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=cfg.amp)
-        self.loss: Callable[..., tuple[Tensor, ...]] = (
-            torch.compile(self._loss) if cfg.compile else self._loss
-        )
+        autocast = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=cfg.amp)
+        found = slope(self.loss, critic.parameters(), autocast)
+        self.slope = compiled(found, device) if cfg.compile else found
         self.updates = 0
 
     @classmethod
@@ -75,14 +74,11 @@ class CriticHalf:
 
     def descend(self, batch: Transition) -> Outcome:
         """One gradient step of all critics towards the target of one batch."""
-        obs, next_obs = self.policy.seen(batch.obs), self.policy.seen(batch.next_obs)
-        with self.autocast:
-            target = self.target(batch, next_obs)
-            loss, error, value = self.loss(obs, batch.action, target, batch.weight)
-        skipped = self.descent.step(loss)
+        gradients, loss, (error, value) = self.slope(batch)
+        skipped = self.descent.along(gradients, loss)
         self.critic.nets.project()
         self.updates += 1
-        metrics = {"loss/critic": loss.detach(), "value/mean": value.mean(), "count/skipped_updates": skipped}
+        metrics = {"loss/critic": loss, "value/mean": value, "count/skipped_updates": skipped}
         return Outcome(metrics, priority=error if batch.index is not None else None)
 
     def move_targets(self) -> None:
@@ -107,11 +103,10 @@ class CriticHalf:
         projected = torch.stack([categorical.project(p, moved, self.atoms) for p in probabilities])
         return projected.amin(0, keepdim=True) if self.elementwise else projected
 
-    def _loss(
-        self, obs: Tensor, action: Tensor, target: Tensor, weight: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Sum over critics of their mean loss; with it each row's error and the value of the targets."""
-        outputs = self.critic(obs, action)
+    def loss(self, batch: Transition) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Sum over critics of their mean loss; with it each row's error and the mean value of the targets."""
+        target = self.target(batch, self.policy.seen(batch.next_obs))
+        outputs = self.critic(self.policy.seen(batch.obs), batch.action)
         if self.atoms is None:
             error = outputs.squeeze(-1) - target  # [C, B]
             rows, size, value = error.square(), error.detach().abs().amax(0), target
@@ -119,7 +114,8 @@ class CriticHalf:
             against = categorical.binary_cross_entropy if self.elementwise else categorical.cross_entropy
             rows = against(target, outputs)  # [C, B]
             size, value = rows.detach().amax(0), categorical.mean(target, self.atoms)
-        return (rows if weight is None else rows * weight).mean(-1).sum(), size, value
+        weighted = rows if batch.weight is None else rows * batch.weight
+        return weighted.mean(-1).sum(), (size, value.mean())
 
     @property
     def skipped_in_row(self) -> Tensor:
@@ -155,10 +151,9 @@ class PolicyHalf:
         self.follows: nn.Module = critic
         self.descent = cfg.descent(device).on(peers, policy.actor, cfg.actor_lr, cfg.policy_delay)
         self.trained_elsewhere = [p for p in critic.parameters() if p.requires_grad]
-        self.autocast = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=cfg.amp)
-        self.loss: Callable[[Tensor], tuple[Tensor, Tensor | None]] = (
-            torch.compile(self._loss) if cfg.compile else self._loss
-        )
+        autocast = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=cfg.amp)
+        found = slope(self.loss, policy.actor.parameters(), autocast)
+        self.slope = compiled(found, device) if cfg.compile else found
         self.updates = 0
 
     @classmethod
@@ -184,24 +179,24 @@ class PolicyHalf:
         # Frozen weights: the critics are only a way through, their own gradients would be thrown away.
         for parameter in self.trained_elsewhere:
             parameter.requires_grad = False
-        with self.autocast:
-            loss, log_prob = self.loss(self.policy.seen(obs))
-        skipped = self.descent.step(loss)
+        gradients, loss, (log_prob,) = self.slope(obs)
+        skipped = self.descent.along(gradients, loss)
         self.policy.actor.net.project()
         for parameter in self.trained_elsewhere:
             parameter.requires_grad = True
-        metrics = {"loss/policy": loss.detach(), "count/skipped_updates": skipped}
+        metrics = {"loss/policy": loss, "count/skipped_updates": skipped}
         return Outcome(metrics if log_prob is None else metrics | self.temper(log_prob))
 
     def temper(self, log_prob: Tensor) -> dict[str, Tensor]:
         """Learn from how likely the policy's own actions [B] were, if there is anything to; its metrics."""
         return {}
 
-    def _loss(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Minus the mean value of the policy's actions."""
+    def loss(self, obs: Obs) -> tuple[Tensor, Told]:
+        """Minus the mean value of the policy's actions; with it log pi of each row, if there is one."""
+        x = self.policy.seen(obs)
         action, log_prob = self.policy.proposed(x)
         value: Tensor = self.policy.value(self.critic(x, action).float())
-        return -value.mean(), log_prob
+        return -value.mean(), (log_prob,)
 
     @property
     def skipped_in_row(self) -> Tensor:

@@ -18,6 +18,7 @@ from troop.algorithms.actor_critic import ActorCritic
 from troop.algorithms.actor_critic_config import ActorCriticConfig
 from troop.algorithms.actor_critic_policy import ActorCriticPolicy
 from troop.algorithms.halves import CriticHalf, PolicyHalf
+from troop.algorithms.slope import Told
 from troop.core.algorithm import Acted, State
 from troop.core.config import ranged
 from troop.core.env import Continuous, EnvSpec, Obs
@@ -144,12 +145,13 @@ class SACPolicyHalf(PolicyHalf):
         self.temperature_descent = gently.on(peers, policy.temperature, cfg.alpha_lr, cfg.policy_delay)
         self.target_entropy = -cfg.target_entropy_ratio * policy.joints
 
-    def _loss(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, obs: Obs) -> tuple[Tensor, Told]:
         """Mean of alpha log pi - value; with it log pi of each row."""
+        x = self.policy.seen(obs)
         action, log_prob = self.policy.proposed(x)
         value: Tensor = self.policy.value(self.critic(x, action).float())
         alpha = self.policy.temperature().detach()
-        return (alpha * log_prob - value).mean(), log_prob.detach()
+        return (alpha * log_prob - value).mean(), (log_prob.detach(),)
 
     def temper(self, log_prob: Tensor) -> dict[str, Tensor]:
         """One step of the temperature: up where the policy is more predictable than wanted, else down."""

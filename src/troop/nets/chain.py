@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from troop.nets.products import affine, apart, product
+
 Activation = Literal["relu", "elu", "silu"]
-
-SMALL = 512 * 256  # elements of a layer up to which one batched product beats one per net
-NARROW = (
-    32  # columns up to which a CPU is twice as fast with both matrices turned (both: docs/results/bench.md)
-)
-
-
-def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """W x + b; with a leading axis of nets, each net's rows by its own weights."""
-    if weight.dim() == 2:
-        return torch.addmm(bias, x, weight.t())
-    if x.shape[1] * weight.shape[1] <= SMALL or x.device.type != "cpu":
-        return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
-    y = x.new_empty(x.shape[0], x.shape[1], weight.shape[1])
-    for net in range(x.shape[0]):
-        torch.addmm(bias[net], x[net], weight[net].t(), out=y[net])
-    return y
-
-
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """Products of two matrices, or of two stacks of them."""
-    if b.shape[-1] <= NARROW < a.shape[-2] and a.device.type == "cpu":
-        return torch.matmul(b.mT, a.mT).mT
-    if a.dim() == 2:
-        return torch.mm(a, b)
-    if a.shape[1] * b.shape[2] <= SMALL or a.device.type != "cpu":
-        return torch.bmm(a, b)
-    y = a.new_empty(a.shape[0], a.shape[1], b.shape[2])
-    for net in range(a.shape[0]):
-        torch.mm(a[net], b[net], out=y[net])
-    return y
 
 
 def scaled(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -65,68 +37,111 @@ def through(gradient: Tensor, activation: Activation, before: Tensor | None, aft
     return ops.threshold_backward.grad_input(gradient, after, 0, **place)  # type: ignore[no-any-return]
 
 
+def forth(
+    x: Tensor, norm: bool, activation: Activation, parameters: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor]]:
+    """What the layers say of x, and what `back` will want to know of how."""
+    each = 4 if norm else 2
+    kept: list[Tensor] = []
+    for first in range(0, len(parameters) - 2, each):
+        weight, bias, *scales = parameters[first : first + each]
+        kept.append(x)
+        x = affine(x, weight, bias)
+        if norm:
+            kept.append(x)
+            x, *rest = scaled(x, *scales)
+            kept += rest
+        if activation == "silu":
+            kept.append(x)
+        x = activated(x, activation, inplace=True)
+    kept.append(x)
+    return affine(x, parameters[-2], parameters[-1]), kept
+
+
+def back(
+    gradient: Tensor,
+    norm: bool,
+    activation: Activation,
+    parameters: Sequence[Tensor],
+    kept: list[Tensor],
+    places: Sequence[Tensor | None],
+    through_first: bool,
+) -> Tensor:
+    """Fill the places of the gradients that are wanted; the gradient of the input, if it is."""
+    each, last = (4 if norm else 2), len(parameters) - 2
+    x = kept.pop()
+    for first in range(last, -1, -each):
+        if first < last:
+            before = kept.pop() if activation == "silu" else None
+            gradient = through(gradient, activation, before, x)
+            if norm:
+                rstd, mean, normalized, before = kept.pop(), kept.pop(), kept.pop(), kept.pop()
+                if (place := places[first + 2]) is not None:
+                    torch.sum(gradient * normalized, -2, out=place)
+                    torch.sum(gradient, -2, out=places[first + 3])
+                gradient = torch.ops.aten.native_layer_norm_backward.default(
+                    gradient.mul_(parameters[first + 2].unsqueeze(-2)),
+                    before,
+                    before.shape[-1:],
+                    mean,
+                    rstd,
+                    None,
+                    None,
+                    [True, False, False],
+                )[0]
+            x = kept.pop()
+        if (place := places[first]) is not None:
+            product(gradient.mT, x, place)
+            torch.sum(gradient, -2, out=places[first + 1])
+        if first or through_first:
+            gradient = product(gradient, parameters[first])
+    return gradient
+
+
 class Chain(torch.autograd.Function):
     """The same products as layer by layer, with a node, some views and some copies less per layer.
 
-    For small nets that is a good part of an update's time on a CPU (docs/results/bench.md).
+    For small nets that is a good part of an update's time on a CPU (docs/results/bench.md). Large ones go
+    through it one by one there: what the products of one write is still in the cache when it is read.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, norm: bool, activation: Activation, *parameters: Tensor) -> Tensor:  # noqa: ANN401
         """[..., B, i] -> [..., B, o]; parameters as in MLP.layers."""
-        each = 4 if norm else 2
-        kept: list[Tensor] = []
-        for first in range(0, len(parameters) - 2, each):
-            weight, bias, *scales = parameters[first : first + each]
-            kept.append(x)
-            x = affine(x, weight, bias)
-            if norm:
-                kept.append(x)
-                x, *rest = scaled(x, *scales)
-                kept += rest
-            if activation == "silu":
-                kept.append(x)
-            x = activated(x, activation, inplace=True)
-        ctx.each, ctx.last, ctx.activation = each, len(parameters) - 2, activation
-        ctx.save_for_backward(*parameters, *kept, x)
-        return affine(x, parameters[-2], parameters[-1])
+        ctx.norm, ctx.activation, ctx.count = norm, activation, len(parameters)
+        ctx.apart = apart(x, parameters)
+        if ctx.apart:
+            nets = [forth(x[n], norm, activation, [p[n] for p in parameters]) for n in range(len(x))]
+            y, kept = torch.stack([y for y, _ in nets]), [each for _, kept in nets for each in kept]
+        else:
+            y, kept = forth(x, norm, activation, parameters)
+        ctx.save_for_backward(*parameters, *kept)
+        return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradients of the input and of those parameters that want one."""
-        saved, wanted, each, last = list(ctx.saved_tensors), ctx.needs_input_grad, ctx.each, ctx.last
-        parameters, kept = saved[: last + 2], saved[last + 2 :]
-        found = list[Tensor | None]([None] * (5 + last))
-        gradient, x = gradients[0], kept.pop()
-        for first in range(last, -1, -each):
-            if first < last:
-                before = kept.pop() if ctx.activation == "silu" else None
-                gradient = through(gradient, ctx.activation, before, x)
-                if each == 4:
-                    rstd, mean, normalized, before = kept.pop(), kept.pop(), kept.pop(), kept.pop()
-                    if wanted[5 + first]:
-                        found[5 + first], found[6 + first] = (gradient * normalized).sum(-2), gradient.sum(-2)
-                    gradient = torch.ops.aten.native_layer_norm_backward.default(
-                        gradient.mul_(parameters[first + 2].unsqueeze(-2)),
-                        before,
-                        before.shape[-1:],
-                        mean,
-                        rstd,
-                        None,
-                        None,
-                        [True, False, False],
-                    )[0]
-                x = kept.pop()
-            if wanted[3 + first]:
-                found[3 + first], found[4 + first] = product(gradient.mT, x), gradient.sum(-2)
-            if first or wanted[0]:
-                gradient = product(gradient, parameters[first])
-        found[0] = gradient if wanted[0] else None
-        return tuple(found)
+        saved, (through_first, _, _, *wanted) = list(ctx.saved_tensors), ctx.needs_input_grad
+        parameters, kept = saved[: ctx.count], saved[ctx.count :]
+        places = [torch.empty_like(p) if want else None for p, want in zip(parameters, wanted, strict=True)]
+        gradient, how = gradients[0], (ctx.norm, ctx.activation)
+        if ctx.apart:
+            each, found = len(kept) // len(gradient), []
+            for n in range(len(gradient) - 1, -1, -1):  # the last one's is warm
+                own, out = [p[n] for p in parameters], [None if p is None else p[n] for p in places]
+                found.append(back(gradient[n], *how, own, kept[each * n :], out, through_first))
+                del kept[each * n :]
+            gradient = torch.stack(found[::-1]) if through_first else gradient
+        else:
+            gradient = back(gradient, *how, parameters, kept, places, through_first)
+        return gradient if through_first else None, None, None, *places
 
 
 def layered(x: Tensor, norm: bool, activation: Activation, *parameters: Tensor) -> Tensor:
     """What Chain computes, in plain operations that autocast and torch.compile can look into."""
+    if apart(x, parameters):
+        nets = zip(x, *parameters, strict=True)
+        return torch.stack([layered(own, norm, activation, *parts) for own, *parts in nets])
     each, last = (4 if norm else 2), len(parameters) - 2
     for first in range(0, last + 1, each):
         x = x @ parameters[first].mT + parameters[first + 1].unsqueeze(-2)

@@ -12,7 +12,7 @@ class Critics(nn.Module):
     """`count` independent nets over (obs, action); answers [count, B, outputs].
 
     Their weights lie side by side. Whether a layer is one batched product or one per net is decided by its
-    size (nets/chain.py): small layers want the former on a CPU, large ones the latter, GPUs the former.
+    size (nets/products.py): small layers want the former on a CPU, large ones the latter, GPUs the former.
     """
 
     def __init__(self, inputs: int, shape: Shape, outputs: int, count: int = 2) -> None:

@@ -29,6 +29,6 @@ def flatten(module: nn.Module, gradients: bool = True) -> nn.Parameter:
 
 def flat(module: nn.Module) -> Tensor:
     """The memory of a module that was flattened, as one vector."""
-    first = next(module.parameters())
-    total = sum(parameter.numel() for parameter in module.parameters())
+    own = list(module.parameters())
+    first, total = own[0], sum(parameter.numel() for parameter in own)
     return first.data.as_strided((total,), (1,), first.storage_offset())

@@ -42,14 +42,12 @@ class Normalizer(nn.Module):
         """
         var, mean = torch.var_mean(x, 0, correction=0)
         rows = x.shape[0]
-        total = self.count + rows
-        share = rows / total
+        share = rows / self.count.add_(rows)
         delta = mean - self.mean
-        merged = self.var * (1 - share) + var * share + delta.square() * (share * (1 - share))
+        merged = torch.lerp(self.var, var + delta.square() * (1 - share), share)
         # Where float32 overflows (observations of 1e30) the column keeps what it knew.
-        sound = torch.isfinite(merged)
-        self.mean.copy_(torch.where(sound, self.mean + delta * share, self.mean))
-        self.var.copy_(torch.where(sound, merged, self.var))
-        self.count.copy_(total)
+        sound = merged - merged == 0
+        torch.where(sound, torch.addcmul(self.mean, delta, share), self.mean, out=self.mean)
+        torch.where(sound, merged, self.var, out=self.var)
         torch.div(1.0, self.var.sqrt().add_(self.eps), out=self.scale)
         torch.mul(self.mean, self.scale, out=self.offset).neg_()

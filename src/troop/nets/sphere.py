@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from troop.nets.chain import affine, product
+from troop.nets.products import affine, product
 
 SHIFT = 3.0  # appended to the inputs, so that their length is not lost when they are put on the sphere
 EPS = 1e-8

@@ -13,7 +13,7 @@ import torch
 
 from troop import algorithms, engines, envs, systems
 from troop.core.config import check, decode, encode
-from troop.core.devices import check_device
+from troop.core.devices import check_bf16, check_compiler, check_device
 from troop.core.engine import Counters, Engine, Result, Saved, Until
 from troop.core.env import EnvConfig
 from troop.core.errors import BadInput, SetupProblem, TrainingFault, TroopError
@@ -96,6 +96,8 @@ class Experiment:
         check_device(self.device)
         if getattr(self.algorithm, "amp", False):
             check_bf16(self.device)
+        if getattr(self.algorithm, "compile", False):
+            check_compiler()
         if reason := self.algorithm.refuse(self.env.spec):
             raise BadInput(f"{reason}.")
 
@@ -205,20 +207,3 @@ def _told(error: Exception, path: Path) -> TroopError:
         f"{type(error).__name__}: {reason[0] if reason else 'no message'} ({Path(where.filename).name}, line "
         f"{where.lineno}); the traceback is in {path / 'error.txt'}."
     )
-
-
-def bf16_units(device: str) -> bool:
-    """Whether the device multiplies bf16 in hardware."""
-    if torch.device(device).type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported", "_is_arm_bf16_supported")
-    return any(bool(getattr(torch.cpu, name)()) for name in names if hasattr(torch.cpu, name))
-
-
-def check_bf16(device: str) -> None:
-    """Raise BadInput where bf16 would be emulated."""
-    if not bf16_units(device):
-        raise BadInput(
-            f"--algorithm.amp is True but {device} here has no bf16 units: it would be about a hundred times "
-            "slower than float32. Leave it off."
-        )

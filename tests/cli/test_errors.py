@@ -76,12 +76,18 @@ def test_a_mistake_is_one_sentence_that_names_it(argv, said, capsys, tmp_path, m
 
 
 def test_amp_is_refused_where_bf16_would_be_emulated(capsys):
-    from troop.experiment import bf16_units
+    from troop.core.devices import bf16_units
 
     if bf16_units("cpu"):
         pytest.skip("this CPU has bf16 units")
     assert run(["train", "fasttd3", "--algorithm.amp", "--minutes", "1"]) == 2
     assert "bf16" in capsys.readouterr().err
+
+
+def test_compile_is_refused_where_there_is_no_compiler(capsys, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert run(["train", "fasttd3", "--algorithm.compile", "--minutes", "1"]) == 5
+    assert "no-such-compiler is not here" in capsys.readouterr().err
 
 
 def test_a_replay_that_cannot_fit_is_refused_with_the_numbers(capsys, tmp_path):

@@ -48,8 +48,8 @@ def _machine() -> None:
     import psutil
     import torch
 
+    from troop.core.devices import bf16_units, cpp_compiler
     from troop.engines.machine import cores
-    from troop.experiment import bf16_units
 
     memory = psutil.virtual_memory()
     say(f"python     {platform.python_version()} on {platform.system()} {platform.machine()}")
@@ -65,8 +65,8 @@ def _machine() -> None:
         bf16 = "bf16" if bf16_units(f"cuda:{index}") else "no bf16"
         name = torch.cuda.get_device_name(index)
         say(f"cuda:{index}     {name}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free, {bf16}")
-    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    say(f"compile    {'ready' if compiler else 'no C++ compiler: leave --algorithm.compile off'}")
+    compiler, here = cpp_compiler()
+    say(f"compile    {compiler if here else f'no {compiler} here: leave --algorithm.compile off'}")
 
 
 def _libraries() -> None:

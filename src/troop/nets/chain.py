@@ -144,7 +144,8 @@ def layered(x: Tensor, norm: bool, activation: Activation, *parameters: Tensor) 
         return torch.stack([layered(own, norm, activation, *parts) for own, *parts in nets])
     each, last = (4 if norm else 2), len(parameters) - 2
     for first in range(0, last + 1, each):
-        x = x @ parameters[first].mT + parameters[first + 1].unsqueeze(-2)
+        # Not "+ bias": a compiler would make addmm of it, which writes the bias to memory first, row by row.
+        x = x @ parameters[first].mT - (-parameters[first + 1]).unsqueeze(-2)
         if first < last:
             x = scaled(x, *parameters[first + 2 : first + 4])[0] if norm else x
             x = activated(x, activation)

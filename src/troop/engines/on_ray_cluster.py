@@ -177,7 +177,10 @@ def _start() -> None:
                 num_cpus=CPUS,
                 include_dashboard=False,
                 _node_ip_address="127.0.0.1",
-                _system_config={"task_events_report_interval_ms": 0},  # what a dashboard would show
+                _system_config={
+                    "task_events_report_interval_ms": 0,  # what a dashboard would show
+                    "preload_python_modules": ["torch"],  # while the launcher still imports it
+                },
                 **_quiet(),
             )
     except Exception as error:  # of many kinds: processes that die, time-outs, no room in shared memory

@@ -237,3 +237,40 @@ def test_a_lender_that_was_replaced_leaves_the_ledger_of_the_next_alone():
         served.asking[0].tell("role", "add", (torch.full((60_000,), float(i)),), {})
     served.serve()
     assert role.seen == [float(i) for i in range(9)]
+
+
+class Looks:
+    """Remembers what it was lent, which it must not, and what it read."""
+
+    def __init__(self):
+        self.lent, self.read = [], []
+
+    @borrowing
+    def add(self, number, rows):
+        """Look at both."""
+        self.lent.append(rows["x"])
+        self.read.append((number, float(rows["x"].flatten()[0]), rows["x"].shape, rows["x"].dtype))
+
+
+def test_chunks_of_one_shape_are_the_same_views_with_other_numbers():
+    role = Looks()
+    served = Served(role, askers=1)
+    (asking,) = served.asking
+    kinds = [torch.zeros(300, 200), torch.zeros(200, 300), torch.zeros(60_000, dtype=torch.int32)]
+    for i in range(12):
+        asking.tell("role", "add", (i, {"x": kinds[i % 3] + i}), {})
+        served.serve()
+    assert role.read == [(i, float(i), kinds[i % 3].shape, kinds[i % 3].dtype) for i in range(12)]
+    assert len({id(rows) for rows in role.lent}) <= 3 * len(asking.slots._slots) < 12
+
+
+def test_views_of_a_slot_go_with_it():
+    role = Looks()
+    served = Served(role, askers=1)
+    (asking,), (edge,) = served.asking, served.edges
+    asking.tell("role", "add", (1, {"x": torch.ones(60_000)}), {})
+    served.serve()
+    assert len(edge.mapped._views) == 1
+    for slot in list(asking.slots._slots):
+        edge.mapped.forget(slot.number)
+    assert not edge.mapped._views and not edge.mapped._blocks

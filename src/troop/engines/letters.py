@@ -70,7 +70,7 @@ class Letter:
         """The value; not copied but `lent`, in this life of the asker, if it begins so and is in a slot."""
         if self.slot and self._meta is not None and self._meta.startswith(borrowing):
             self.lent = life
-            return unpack(self._meta, self._mapped.lend(self.slot, self.size))
+            return self._mapped.lend(self.slot, self._meta)
         if self._meta is None:
             block = self._mapped.copy(self.slot, self.weight)
             return unpack(bytes(memoryview(block)[self.size :]), block)

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from troop.engines.codec import Packed, address_of, pack
-from troop.engines.unpacking import unpack
+from troop.engines.unpacking import Plan, planned, unpack
 
 SMALLEST = 1 << 16  # bytes of the smallest slot
+KEPT = 256  # letters whose views of their slots a receiver keeps
 SENT, SENT_BYTES, HANDLED, HANDLED_BYTES, WAITING, TAKEN, OPENED = range(7)
 _META_SIZE = 8
 
@@ -103,15 +104,25 @@ class Mapped:
 
     def __init__(self) -> None:
         self._blocks: dict[int, memoryview] = {}
+        self._views: dict[tuple[int, Plan], list[Any]] = {}  # of what was lent before
 
     def add(self, number: int, fd: int) -> None:
         """Map a slot; the descriptor is closed."""
         self._blocks[number] = memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
         os.close(fd)
 
-    def lend(self, number: int, size: int) -> memoryview:
-        """The first `size` bytes of a slot themselves: they are its owner's, who waits for their release."""
-        return self._blocks[number][:size]
+    def lend(self, number: int, meta: bytes) -> Any:  # noqa: ANN401
+        """What is described, its arrays being the slot itself: its owner's, who waits for their release.
+
+        Chunks of one shape come again in the same slots, and are then the same views of the same memory.
+        """
+        plan, numbers = planned(meta)
+        views = self._views.get((number, plan))
+        if views is None:
+            if len(self._views) >= KEPT:
+                self._views.clear()
+            views = self._views[(number, plan)] = plan.views(self._blocks[number])
+        return plan.build([*numbers, *views])
 
     def copy(self, number: int, size: int) -> bytearray:
         """The first `size` bytes of a slot, in memory of one's own."""
@@ -120,6 +131,7 @@ class Mapped:
     def forget(self, number: int) -> None:
         """Unmap a slot that will not be used again."""
         self._blocks.pop(number, None)
+        self._views = {key: views for key, views in self._views.items() if key[0] != number}
 
 
 def parcel(value: Any) -> int:  # noqa: ANN401

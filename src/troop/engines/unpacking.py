@@ -26,11 +26,17 @@ Maker = Callable[[Block, int], Any]
 
 def unpack(meta: Block, payload: Block = b"", start: int = 0) -> Any:  # noqa: ANN401
     """The value; its arrays are views of `payload` from `start` on, which must not be written again."""
+    plan, numbers = planned(meta)
+    return plan.build([*numbers, *plan.views(payload, start)])
+
+
+def planned(meta: Block) -> tuple[Plan, tuple[Any, ...]]:
+    """How to build what is described, and the numbers to build it with."""
     (count,) = SIZE.unpack_from(meta, len(meta) - SIZE.size)
     end = len(meta) - SIZE.size - count * INT.size
     key = bytes(meta[:end])
     plan = _PLANS.get(key) or _plan(key, count)
-    return plan.build([*plan.numbers(meta, end), *[make(payload, start) for make in plan.arrays]])
+    return plan, plan.numbers(meta, end)
 
 
 def _plan(meta: bytes, count: int) -> Plan:
@@ -51,6 +57,10 @@ class Plan:
         self._kinds: list[str] = []  # of the numbers
         self.build = self._take()
         self.numbers = struct.Struct("<" + "".join(self._kinds)).unpack_from
+
+    def views(self, payload: Block, start: int = 0) -> list[Any]:
+        """All arrays, as views of `payload` from `start` on."""
+        return [make(payload, start) for make in self.arrays]
 
     def _take(self) -> Builder:
         tag = self._meta[self._at : self._at + 1]

@@ -1,9 +1,15 @@
 import copy
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from small import PLAIN, batch, differing, learner, weights
+
+from troop.algorithms.descent import Descent
+from troop.core.peers import NO_PEERS
 
 
 def rates(made):
@@ -115,3 +121,34 @@ def test_beta2_reaches_adam():
     gradient = torch.cat([p.grad.flatten() for p in made.critic.parameters()])
     assert torch.allclose(moments["exp_avg_sq"], 0.1 * gradient.square(), rtol=1e-4, atol=1e-12)
     assert torch.allclose(moments["exp_avg"], 0.1 * gradient, rtol=1e-4, atol=1e-12)
+
+
+class Half(torch.nn.Module):
+    """Of its two numbers it uses one."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = (torch.nn.Parameter(torch.tensor(2.0)) for _ in range(2))
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_steps_are_torchs_own_and_what_a_loss_does_not_use_stands_still(weight_decay):
+    ours, theirs = Half(), Half()
+    descender = Descent(weight_decay, 0.0, 1.0, 1, "cpu", eps=1e-5, beta2=0.9).on(NO_PEERS, ours, 0.1)
+    reference = torch.optim.AdamW(theirs.parameters(), 0.1, (0.9, 0.9), 1e-5, weight_decay)
+    for step in range(6):
+        descender.step((ours.used - step) ** 2)
+        reference.zero_grad()
+        ((theirs.used - step) ** 2 + 0 * theirs.unused).backward()
+        reference.step()
+        assert ours.used.item() == pytest.approx(theirs.used.item(), rel=1e-6)
+        assert ours.unused.item() == pytest.approx(2.0 * (1 - 0.1 * weight_decay) ** (step + 1), rel=1e-6)
+
+
+def test_an_update_does_not_load_the_compiler():
+    code = (
+        "import sys, torch; sys.path.insert(0, 'tests/algorithms'); from small import batch, learner;"
+        "from troop.engines.machine import spare_compiler; spare_compiler();"
+        "made = learner(policy_delay=1); made.update(batch()); assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

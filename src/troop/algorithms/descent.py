@@ -86,7 +86,8 @@ class Descender:
 
     def step(self, loss: Tensor) -> Tensor:
         """One step down `loss`; returns 1 if it was not finite and the step was skipped, else 0."""
-        return self.along(torch.autograd.grad(loss, self.parts), loss.detach())
+        gradients = torch.autograd.grad(loss, self.parts, allow_unused=True, materialize_grads=True)
+        return self.along(gradients, loss.detach())
 
     def along(self, gradients: Sequence[Tensor], loss: Tensor) -> Tensor:
         """One step along the gradients of `loss`, as `step` makes it.

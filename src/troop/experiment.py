@@ -97,7 +97,7 @@ class Experiment:
         if getattr(self.algorithm, "amp", False):
             check_bf16(self.device)
         if getattr(self.algorithm, "compile", False):
-            check_compiler()
+            check_compiler(self.device)
         if reason := self.algorithm.refuse(self.env.spec):
             raise BadInput(f"{reason}.")
 

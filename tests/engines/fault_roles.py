@@ -1,5 +1,6 @@
 """Roles that die, hang and wait on demand; without torch, importable by a host's process."""
 
+import ctypes
 import os
 import time
 from pathlib import Path
@@ -140,3 +141,21 @@ class Broken:
 
     def __init__(self):
         raise ValueError("no such device")
+
+
+class Threads:
+    """Says how many threads its work may take, as torch and as OpenMP see it."""
+
+    def step(self):
+        """Nothing."""
+        return {"count/env_steps": 1}
+
+    def gauges(self):
+        """Both."""
+        import torch
+
+        libraries = sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*.so*"))
+        openmp = (
+            ctypes.CDLL(str(libraries[0])).omp_get_max_threads() if libraries else torch.get_num_threads()
+        )
+        return {"threads/openmp": openmp, "threads/torch": torch.get_num_threads()}

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from fault_roles import Broken, Keeper, Teller
+from fault_roles import Broken, Keeper, Teller, Threads
 from fault_watch import TOLD, Log, Told, alive, troop
 
 from troop import __version__ as troop_version
@@ -128,6 +128,15 @@ def test_each_role_tells_how_it_spends_its_time(pids):
     for name in ("keeper", "learner", "teller", "judge"):
         shares = [log.last[f"role/{name}/{key}"] for key in ("busy", "waiting", "blocked", "idle")]
         assert all(0 <= share <= 1 for share in shares) and sum(shares) == pytest.approx(1, abs=0.001)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_role_has_the_threads_it_was_given_though_torch_was_there_before(threads, pids):
+    program = Program("threads")
+    program.add("one", Threads)
+    log = Told(pids, {"threads/openmp", "threads/torch"})
+    Ray(**ENGINE | {"threads": threads}).run(program, Until(minutes=1), 0, log)
+    assert log.last["threads/openmp"] == log.last["threads/torch"] == threads
 
 
 def test_more_than_the_cluster_has_is_a_sentence_and_leaves_nothing(pids):

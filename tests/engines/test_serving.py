@@ -223,6 +223,11 @@ class Waits:
             self.replace = None
         self.seen.append(float(rows[0]))
 
+    @borrowing
+    def many(self, rows):
+        """Look at the last."""
+        self.last = float(list(rows.values())[-1][0])
+
 
 def test_a_lender_that_was_replaced_leaves_the_ledger_of_the_next_alone():
     role = Waits()
@@ -274,3 +279,14 @@ def test_views_of_a_slot_go_with_it():
     for slot in list(asking.slots._slots):
         edge.mapped.forget(slot.number)
     assert not edge.mapped._views and not edge.mapped._blocks
+
+
+def test_views_of_a_letter_too_long_to_be_planned_once_are_not_kept():
+    role = Waits()
+    served = Served(role, askers=1)
+    many = {f"a name that is quite long {i}": torch.full((40,), float(i)) for i in range(600)}
+    for _ in range(3):
+        served.asking[0].tell("role", "add", (torch.full((60_000,), 1.0),), {})
+        served.asking[0].tell("role", "many", (many,), {})
+        served.serve()
+    assert role.last == 599.0 and len(served.edges[0].mapped._views) == 1

@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from troop.nets import products
 from troop.nets.actors import DeterministicActor
+from troop.nets.chain import layered
 from troop.nets.critics import Critics
 from troop.nets.mlp import MLP
 from troop.nets.shape import Shape
@@ -63,6 +65,36 @@ def test_a_frozen_net_passes_gradients_through_and_keeps_none(layer_norm, activa
     net(torch.randn(4, 3), action).sum().backward()
     assert action.grad.abs().sum() > 0
     assert all(p.grad is None for p in net.parameters())
+
+
+@pytest.mark.parametrize("frozen", range(6))
+@pytest.mark.parametrize("copies", [None, 2])
+def test_a_part_that_is_frozen_takes_nothing_from_the_others(frozen, copies):
+    torch.manual_seed(0)
+    net = MLP(3, (4,), 2, layer_norm=True, copies=copies)
+    x = torch.randn(*(() if copies is None else (copies,)), 5, 3)
+    net(x).square().sum().backward()
+    whole = [p.grad.clone() for p in net.parameters()]
+    net.parts[frozen].requires_grad_(False)
+    net.zero_grad(set_to_none=True)
+    net(x).square().sum().backward()
+    for i, (part, before) in enumerate(zip(net.parts, whole, strict=True)):
+        assert part.grad is None if i == frozen else torch.allclose(part.grad, before)
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_what_compilers_see_is_the_same_for_large_nets(layer_norm, monkeypatch):
+    monkeypatch.setattr(products, "SMALL", 1)
+    torch.manual_seed(0)
+    net = MLP(3, (8, 4), 2, layer_norm, copies=2).double()
+    x = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
+    assert products.apart(x, net.parts)
+    inputs = [x, *net.parts]
+    ours = torch.autograd.grad(net(x).square().sum(), inputs)
+    plain_ways = layered(x, layer_norm, "relu", *net.parts)
+    assert torch.allclose(plain_ways, net(x))
+    for one, other in zip(ours, torch.autograd.grad(plain_ways.square().sum(), inputs), strict=True):
+        assert torch.allclose(one, other)
 
 
 def test_layers_start_as_torch_starts_them():

@@ -55,6 +55,11 @@ def test_forward_is_the_difference_from_the_mean_over_std_plus_eps():
     assert found.tolist()[0] == pytest.approx([2 / 1.01, 0.5 / 0.01], rel=1e-4)
 
 
+def test_rows_of_another_precision_are_taken_as_they_are():
+    x = rows(9, 1.0, 2.0, 0)
+    assert torch.allclose(updated([x.double()]).var, updated([x]).var)
+
+
 def test_forward_has_no_side_effect_in_training_mode():
     normalizer = updated([rows(5, 1.0, 2.0, 0)]).train()
     before = {name: x.clone() for name, x in normalizer.state_dict().items()}

@@ -77,7 +77,7 @@ class Descender:
         lr: float,
         every: int = 1,
     ) -> None:
-        self.parts = list(module.parameters())
+        self.parts = [part for part in module.parameters() if part.requires_grad]
         # Their places in the gradient of the whole.
         self.places = [part.grad for part in self.parts if part.grad is not None]
         self.how, self.whole, self.optimizer, self.lr, self.every = how, whole, optimizer, lr, every

@@ -20,12 +20,13 @@ def slope(
     autocast: AbstractContextManager[object],
 ) -> FunctionType:
     """What says the gradients of `loss` as to `parameters`, the loss itself, and whatever else it tells."""
-    wanted = list(parameters)
+    wanted = [parameter for parameter in parameters if parameter.requires_grad]
 
     def run(*args: object) -> tuple[Sequence[Tensor], Tensor, Told]:
         with autocast:
             value, told = loss(*args)
-        return torch.autograd.grad(value, wanted), value.detach(), told
+        gradients = torch.autograd.grad(value, wanted, allow_unused=True, materialize_grads=True)
+        return gradients, value.detach(), told
 
     return run  # type: ignore[return-value]
 

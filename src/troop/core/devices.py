@@ -50,10 +50,10 @@ def cpp_compiler() -> tuple[str, bool]:
     return name, shutil.which(name) is not None
 
 
-def check_compiler() -> None:
-    """Raise SetupProblem where nothing could be compiled."""
+def check_compiler(device: str) -> None:
+    """Raise SetupProblem where nothing could be compiled for a CPU; this machine's compiler is looked for."""
     name, here = cpp_compiler()
-    if not here:
+    if not here and torch.device(device).type == "cpu":
         raise SetupProblem(
             f"--algorithm.compile is True but the C++ compiler {name} is not here; get it or leave it off."
         )

@@ -115,7 +115,10 @@ def batched(method: F) -> F:
 
 
 def borrowing(method: F) -> F:
-    """Mark a method that keeps nothing of its arguments: an engine may lend it memory instead of a copy."""
+    """Mark a method that keeps nothing of its arguments: an engine may lend it memory instead of a copy.
+
+    Nor may it change them: the next call may be lent the same tensors, with other numbers in them.
+    """
     method.borrowing = True  # type: ignore[attr-defined]
     return method
 

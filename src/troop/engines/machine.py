@@ -36,7 +36,7 @@ def keep_pages() -> None:
 
 
 def spare_compiler() -> None:
-    """Let optimizers be made without torch's compiler: its import, a second, is put off until one steps.
+    """Let optimizers be made without torch's compiler: its import, a second, is put off until one needs it.
 
     Torch marks methods of optimizers as not to be compiled, and imports the compiler at their first call in
     order to tell it so. It keeps what it is told in this attribute; the methods themselves say the same.

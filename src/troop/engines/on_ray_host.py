@@ -51,8 +51,6 @@ class RayHost:
         sys.path += [path for path in paths if path not in sys.path and os.path.isdir(path)]
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = str(threads)
-        if (torch := sys.modules.get("torch")) is not None:
-            torch.set_num_threads(threads)
         sys.setswitchinterval(SWITCH)
         keep_pages()
         node = ray.get_runtime_context().get_node_id()
@@ -67,6 +65,8 @@ class RayHost:
         threading.Thread(target=self._follow_launcher, args=(start.patience,), daemon=True).start()
 
     def _live(self, start: Start) -> None:
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(start.threads)  # a limit is one thread's own
         spare_compiler()
         worker = Worker(start, self._post)
         try:

@@ -108,6 +108,7 @@ class Mapped:
 
     def add(self, number: int, fd: int) -> None:
         """Map a slot; the descriptor is closed."""
+        self.forget(number)
         self._blocks[number] = memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
         os.close(fd)
 
@@ -119,9 +120,11 @@ class Mapped:
         plan, numbers = planned(meta)
         views = self._views.get((number, plan))
         if views is None:
-            if len(self._views) >= KEPT:
-                self._views.clear()
-            views = self._views[(number, plan)] = plan.views(self._blocks[number])
+            views = plan.views(self._blocks[number])
+            if plan.kept:
+                if len(self._views) >= KEPT:
+                    self._views.clear()
+                self._views[(number, plan)] = views
         return plan.build([*numbers, *views])
 
     def copy(self, number: int, size: int) -> bytearray:

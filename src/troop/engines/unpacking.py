@@ -41,7 +41,8 @@ def planned(meta: Block) -> tuple[Plan, tuple[Any, ...]]:
 
 def _plan(meta: bytes, count: int) -> Plan:
     plan = Plan(meta, count)
-    if len(meta) < LONGEST:
+    plan.kept = len(meta) < LONGEST
+    if plan.kept:
         if len(_PLANS) > 500:
             _PLANS.clear()
         _PLANS[meta] = plan
@@ -50,6 +51,8 @@ def _plan(meta: bytes, count: int) -> Plan:
 
 class Plan:
     """What a description says is to be built."""
+
+    kept = False  # for the next letter that bears it
 
     def __init__(self, meta: bytes, count: int) -> None:
         self.arrays: list[Maker] = []

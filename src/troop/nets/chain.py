@@ -78,7 +78,8 @@ def back(
                 rstd, mean, normalized, before = kept.pop(), kept.pop(), kept.pop(), kept.pop()
                 if (place := places[first + 2]) is not None:
                     torch.sum(gradient * normalized, -2, out=place)
-                    torch.sum(gradient, -2, out=places[first + 3])
+                if (place := places[first + 3]) is not None:
+                    torch.sum(gradient, -2, out=place)
                 gradient = torch.ops.aten.native_layer_norm_backward.default(
                     gradient.mul_(parameters[first + 2].unsqueeze(-2)),
                     before,
@@ -92,7 +93,8 @@ def back(
             x = kept.pop()
         if (place := places[first]) is not None:
             product(gradient.mT, x, place)
-            torch.sum(gradient, -2, out=places[first + 1])
+        if (place := places[first + 1]) is not None:
+            torch.sum(gradient, -2, out=place)
         if first or through_first:
             gradient = product(gradient, parameters[first])
     return gradient

@@ -10,7 +10,7 @@ def flatten(module: nn.Module, gradients: bool = True) -> nn.Parameter:
     """Lay the module's parameters, and their gradients, end to end; the one tensor that is all of them.
 
     The module keeps its own parameters as views, so it works as before, while an optimizer step, a norm
-    or a soft update is one operation instead of one per layer. Whoever steps must zero the gradient in
+    or a soft update is one operation instead of one per layer. Whoever steps must write the gradient in
     place: the views are only valid as long as nobody replaces them.
     """
     own = list(module.parameters())

@@ -40,7 +40,7 @@ class Normalizer(nn.Module):
         The squared difference of means is that *before* the mean moves; taking it afterwards, as the
         reference does, underestimates the variance as long as batches are not small against the count.
         """
-        var, mean = torch.var_mean(x, 0, correction=0)
+        var, mean = torch.var_mean(x.to(self.mean.dtype), 0, correction=0)
         rows = x.shape[0]
         share = rows / self.count.add_(rows)
         delta = mean - self.mean

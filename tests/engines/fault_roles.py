@@ -154,8 +154,7 @@ class Threads:
         """Both."""
         import torch
 
-        libraries = sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*.so*"))
-        openmp = (
-            ctypes.CDLL(str(libraries[0])).omp_get_max_threads() if libraries else torch.get_num_threads()
-        )
-        return {"threads/openmp": openmp, "threads/torch": torch.get_num_threads()}
+        threads = {"threads/openmp": torch.get_num_threads(), "threads/torch": torch.get_num_threads()}
+        for library in (Path(torch.__file__).parent / "lib").glob("lib?omp*.so*"):
+            threads["threads/openmp"] = ctypes.CDLL(str(library)).omp_get_max_threads()
+        return threads

@@ -50,7 +50,7 @@ def compiled(run: FunctionType, device: str) -> Slope:
 
 
 def _into_gradients() -> AbstractContextManager[object]:
-    """Let the compiler look into torch.autograd.grad; a torch that cannot makes two programs of it."""
+    """Let the compiler look into torch.autograd.grad; a torch that cannot (2.10) makes two programs of it."""
     import torch._dynamo.config as settings
 
     known = hasattr(settings, "trace_autograd_ops")

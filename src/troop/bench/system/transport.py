@@ -84,8 +84,9 @@ class Inference:
     def __init__(self) -> None:
         self.action = torch.zeros(ROWS, 6)
 
+    @borrowing
     def act(self, obs: Tensor) -> Tensor:
-        """An action a row."""
+        """An action a row; of what it is shown it keeps nothing."""
         return self.action
 
 

@@ -9,6 +9,8 @@ import signal
 from collections.abc import Iterator
 from multiprocessing import forkserver
 
+from troop.engines.machine import THREADS
+
 NEEDED = ("torch", "numba", "troop.engines.child")  # numba: replays load it at the first call, each its own
 
 
@@ -35,9 +37,8 @@ def unheard() -> Iterator[None]:
 @contextlib.contextmanager
 def few_threads(threads: int) -> Iterator[None]:
     """Libraries read these when they are loaded; what is started inside, or its fork server, has them set."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, str(threads)))
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, str(threads)))
     try:
         yield
     finally:

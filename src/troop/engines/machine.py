@@ -9,6 +9,8 @@ import sys
 from troop.core.errors import SetupProblem
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # glibc's mallopt parameters
+# Read by libraries when they are loaded.
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 HOST_BYTES = 20 << 20  # that a host takes for itself before it holds anything, torch being shared
 HOST_FILES = 4  # that a launcher holds open for a host: line, end, stack, and one on its way
 OTHER_FILES = 100

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from troop.core.errors import BadInput, SetupProblem
+from troop.engines.forking import few_threads
 
 GET_TOKEN = "run `ray get-auth-token --generate` on the head node and copy ~/.ray/auth_token to every other"
 
@@ -167,7 +168,7 @@ def _start() -> None:
     lean = functools.partial(parameter.RayParams, no_monitor=True, include_log_monitor=False)
     try:
         with (
-            _few_threads(),
+            few_threads(1),  # workers import torch before they know of more
             # Ray turns 127.0.0.1 into an address that others can reach, unless it believes it is a desktop.
             _replaced(ray_constants, "ENABLE_RAY_CLUSTER", False),
             _replaced(parameter, "RayParams", lean),
@@ -187,18 +188,6 @@ def _start() -> None:
     except Exception as error:  # of many kinds: processes that die, time-outs, no room in shared memory
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise SetupProblem(f"Ray could not start on this machine: {reason}") from error
-
-
-@contextmanager
-def _few_threads() -> Iterator[None]:
-    """Inside, whoever is started has one thread a library: workers import torch before they know of more."""
-    names = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"} - os.environ.keys()
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name in names:
-            os.environ.pop(name, None)
 
 
 @contextmanager

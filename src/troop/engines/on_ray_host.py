@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from troop.engines.machine import keep_pages, spare_compiler
+from troop.engines.machine import THREADS, keep_pages, spare_compiler
 from troop.engines.on_ray_post import Message, RayPost
 from troop.engines.on_ray_serving import RayLetter
 from troop.engines.post import Start
@@ -49,7 +49,7 @@ class RayHost:
         import ray
 
         sys.path += [path for path in paths if path not in sys.path and os.path.isdir(path)]
-        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        for name in THREADS:
             os.environ[name] = str(threads)
         sys.setswitchinterval(SWITCH)
         keep_pages()

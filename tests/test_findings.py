@@ -10,23 +10,23 @@ import torch
 
 from troop import api
 from troop.cli.main import run
-from troop.core.batch import NStep, Rows
+from troop.core.batch import NStep, Rollout
 from troop.core.engine import Until
 from troop.core.env import Continuous, EnvSpec, Field
 from troop.core.errors import BadInput
 from troop.envs import Toy
-from troop.replay.uniform import Replay, Size
+from troop.replay.uniform import ReplaySize, UniformReplay
 from troop.roles.evaluator import first_episodes
 
 SPEC = EnvSpec("test", {"obs": Field((2,))}, Continuous(1), 2)
 
 
 def replay(n, rows=60, full=40):
-    made = Replay(SPEC, NStep(n, 0.9), Size(full, 2), seed=0)
+    made = UniformReplay(SPEC, NStep(n, 0.9), ReplaySize(full, 2), seed=0)
     for time in range(rows):
         ended = torch.full((1, 2), time % 5 == 4)
         made.add(
-            Rows(
+            Rollout(
                 torch.arange(2),
                 {"obs": torch.full((1, 2, 2), float(time))},
                 torch.zeros(1, 2, 1),
@@ -112,9 +112,9 @@ def test_reward_scaling_with_a_range_on_one_side_is_refused():
 
 def test_resuming_keeps_the_target_unless_another_is_given():
     old = Until(minutes=10, target=900)
-    assert api.further(old, 15, None, None) == Until(minutes=15, target=900)
-    assert api.further(old, None, None, 950) == Until(minutes=10, target=950)
-    assert api.further(old, None, 1000, None) == Until(env_steps=1000, target=900)
+    assert api.extend_until(old, 15, None, None) == Until(minutes=15, target=900)
+    assert api.extend_until(old, None, None, 950) == Until(minutes=10, target=950)
+    assert api.extend_until(old, None, 1000, None) == Until(env_steps=1000, target=900)
 
 
 def test_a_fault_ends_the_evaluated_episode():
@@ -127,11 +127,11 @@ def test_a_fault_ends_the_evaluated_episode():
 
 
 def test_whole_gammas_and_empty_names_and_cpu_zero_do_not_surprise(capsys):
-    made = Replay(SPEC, NStep(2, 1), Size(40, 2), seed=0)
+    made = UniformReplay(SPEC, NStep(2, 1), ReplaySize(40, 2), seed=0)
     made.load_state_dict(replay(2).state_dict())
     assert made.sample(8).discount.dtype == torch.float32
     assert run(["train", "fasttd3", "--env", ""]) == 2
-    assert api.experiment("fasttd3", "Pendulum-v1", device="cpu:0").system.rhythm.batch == 256
+    assert api.experiment("fasttd3", "Pendulum-v1", device="cpu:0").system.schedule.batch_size == 256
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_whole_gammas_and_empty_names_and_cpu_zero_do_not_surprise(capsys):
         {"env": 5},
         {"algorithm": {"kind": "Until"}},
         {"nonsense": 1},
-        {"algorithm": {"kind": "FastTD3Config", "actor_hidden": ["a"]}},
+        {"algorithm": {"kind": "TD3Config", "actor_hidden": ["a"]}},
         {"algorithm": {"kind": "os.system"}},
     ],
 )
@@ -154,11 +154,11 @@ def test_a_config_file_that_is_not_one_is_told_in_a_sentence(tmp_path, change, c
 
 
 def test_a_loaded_policy_is_judged_on_whole_games_and_in_percent_of_a_human(tmp_path, monkeypatch):
-    argv = ["--envs", "2", "--env-steps", "64", "--evaluation.longest", "20", "--system.warmup", "8"]
+    argv = ["--envs", "2", "--env-steps", "64", "--evaluation.longest", "20", "--system.learning-starts", "8"]
     assert run(["train", "dqn-cpu", "--env", "Pong-v5", *argv, "--run", str(tmp_path / "run")]) == 0
     clipped = api.experiment("dqn-cpu", "Pong-v5").env
     judged = api.load_policy(tmp_path / "run").env
-    assert judged.settings != clipped.settings and judged == clipped.judged().resized(2)
+    assert judged.settings != clipped.settings and judged == clipped.for_evaluation().with_envs(2)
     played = torch.tensor([14.6]), torch.tensor([900.0]), torch.tensor([True])
     monkeypatch.setattr(api, "first_episodes", lambda *_: played)
     assert api.evaluate(tmp_path / "run", episodes=1)["human_normalized"] == pytest.approx(100, abs=0.1)

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from troop import engines
-from troop.core.config import nearest
+from troop.core.config import suggest
 from troop.core.devices import check_device
 from troop.core.engine import Until
 from troop.core.env import OBS, Continuous, EnvConfig
 from troop.core.errors import BadInput
-from troop.core.program import derived
+from troop.core.program import derive_seed
 from troop.experiment import Experiment
-from troop.recipes import Wish, find
+from troop.recipes import RecipeArgs, find
 from troop.roles.evaluator import first_episodes
 from troop.runs.checkpoint import load_part
 from troop.runs.directory import RunDirectory, default_path
@@ -38,10 +38,10 @@ def experiment(
     """The experiment a recipe makes of an env, to look at or to change with dataclasses.replace."""
     check_device(device)
     if engine is not None and engine not in ENGINES:
-        near = nearest(engine, ENGINES, 1)
+        near = suggest(engine, ENGINES, 1)
         hint = f"; did you mean {near[0]!r}?" if near else "; it must be inline, processes or ray."
         raise BadInput(f"--engine is {engine!r}{hint}")
-    made = find(recipe).make(Wish(env, envs, device))
+    made = find(recipe).make(RecipeArgs(env, envs, device))
     if engine is None or isinstance(made.engine, ENGINES[engine]):
         return made
     return dataclasses.replace(made, engine=ENGINES[engine]())
@@ -82,7 +82,7 @@ def until(default: Until, minutes: float | None, env_steps: int | None, target: 
     return Until(env_steps, minutes, target)
 
 
-def further(old: Until, minutes: float | None, env_steps: int | None, target: float | None) -> Until:
+def extend_until(old: Until, minutes: float | None, env_steps: int | None, target: float | None) -> Until:
     """The end of a resumed run: new limits in place of the old ones, the target kept unless given anew."""
     limits = (old.env_steps, old.minutes) if minutes is None and env_steps is None else (env_steps, minutes)
     return Until(*limits, old.target if target is None else target)
@@ -91,7 +91,7 @@ def further(old: Until, minutes: float | None, env_steps: int | None, target: fl
 def _with(config: Any, names: list[str], value: Any) -> Any:  # noqa: ANN401 - any config
     known = {field.name for field in dataclasses.fields(config)}
     if names[0] not in known:
-        near = nearest(names[0], known, 1)
+        near = suggest(names[0], known, 1)
         raise BadInput(f"Unknown field {names[0]!r}" + (f"; did you mean {near[0]!r}?" if near else "."))
     inner = value if len(names) == 1 else _with(getattr(config, names[0]), names[1:], value)
     return dataclasses.replace(config, **{names[0]: inner})
@@ -111,10 +111,10 @@ def resume(
     with RunDirectory.open(run, lock=True) as directory:
         made = Experiment.from_dict(directory.read_config())
         if envs is not None:
-            made = dataclasses.replace(made, env=made.env.resized(envs))
+            made = dataclasses.replace(made, env=made.env.with_envs(envs))
         if device is not None:
             made = dataclasses.replace(made, device=device)
-        made = dataclasses.replace(made, until=further(made.until, minutes, env_steps, target))
+        made = dataclasses.replace(made, until=extend_until(made.until, minutes, env_steps, target))
         made.resume(directory, quiet)
         return Summary.read(directory.path)
 
@@ -172,15 +172,15 @@ def load_policy(run: str | Path, device: str = "cpu") -> Policy:
         module.load_state_dict(loaded.state["policy"])
     except (RuntimeError, KeyError) as error:
         raise BadInput(f"The policy of {directory.path} does not fit its config.json.") from error
-    return Policy(module.to(device), made.env.judged())
+    return Policy(module.to(device), made.env.for_evaluation())
 
 
 def evaluate(run: str | Path, episodes: int = 16, seed: int = 0, device: str = "cpu") -> dict[str, float]:
     """Mean return of the newest policy over the first episodes of `episodes` envs, without exploration."""
     policy = load_policy(run, device)
     longest = policy.spec.episode_limit
-    make = partial(policy.env.resized(episodes).make, device=device)
-    chosen = derived(seed, "evaluate")
+    make = partial(policy.env.with_envs(episodes).make, device=device)
+    chosen = derive_seed(seed, "evaluate")
     env = make(chosen)
     try:
         returns, lengths, finished = first_episodes(env, policy.module, chosen, (longest or 10_000) + 1)  # type: ignore[arg-type]

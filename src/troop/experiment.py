@@ -14,19 +14,19 @@ import torch
 from troop import algorithms, engines, envs, systems
 from troop.core.config import check, decode, encode
 from troop.core.devices import check_bf16, check_compiler, check_device
-from troop.core.engine import Counters, Engine, Result, Saved, Until
+from troop.core.engine import Checkpoint, Counters, Engine, Result, Until
 from troop.core.env import EnvConfig
 from troop.core.errors import BadInput, SetupProblem, TrainingFault, TroopError
 from troop.core.program import Program
-from troop.recording import Recording
-from troop.replay.prioritized import Priority
-from troop.roles.learner import Pace
-from troop.roles.parameter_server import Rule
-from troop.roles.server_peers import Outliers
-from troop.roles.trainer import Rhythm
+from troop.replay.prioritized import PriorityConfig
+from troop.roles.learner import LearnerConfig
+from troop.roles.parameter_server import AdaGradConfig
+from troop.roles.server_peers import OutlierConfig
+from troop.roles.trainer import UpdateSchedule
+from troop.run_recorder import RunRecorder
 from troop.runs.checkpoint import load_newest
 from troop.runs.directory import RunDirectory, default_path
-from troop.systems.setting import Evaluation, Setting
+from troop.systems.settings import Evaluation, RunSettings
 
 KINDS: dict[str, type] = {
     kind.__name__: kind
@@ -34,7 +34,7 @@ KINDS: dict[str, type] = {
         envs.EnvPool,
         envs.Gymnasium,
         envs.Toy,
-        algorithms.FastTD3Config,
+        algorithms.TD3Config,
         algorithms.DQNConfig,
         algorithms.C51Config,
         algorithms.RainbowConfig,
@@ -43,11 +43,11 @@ KINDS: dict[str, type] = {
         systems.Apex,
         systems.Gorila,
         systems.PQL,
-        Priority,
-        Rhythm,
-        Pace,
-        Rule,
-        Outliers,
+        PriorityConfig,
+        UpdateSchedule,
+        LearnerConfig,
+        AdaGradConfig,
+        OutlierConfig,
         engines.Inline,
         engines.Processes,
         engines.Ray,
@@ -57,7 +57,7 @@ KINDS: dict[str, type] = {
 }
 EXPECTED: dict[str, Any] = {
     "env": (envs.EnvPool, envs.Gymnasium, envs.Toy),
-    "algorithm": (algorithms.FastTD3Config, algorithms.SACConfig, algorithms.DQNConfig),
+    "algorithm": (algorithms.TD3Config, algorithms.SACConfig, algorithms.DQNConfig),
     "system": (systems.Sync, systems.Apex, systems.PQL),
     "engine": (engines.Inline, engines.Processes, engines.Ray),
     "until": Until,
@@ -98,12 +98,12 @@ class Experiment:
             check_bf16(self.device)
         if getattr(self.algorithm, "compile", False):
             check_compiler(self.device)
-        if reason := self.algorithm.refuse(self.env.spec):
+        if reason := self.algorithm.unsupported_reason(self.env.spec):
             raise BadInput(f"{reason}.")
 
-    def setting(self) -> Setting:
+    def setting(self) -> RunSettings:
         """What a system is told."""
-        return Setting(self.seed, self.device, self.evaluation, self.deterministic)
+        return RunSettings(self.seed, self.device, self.evaluation, self.deterministic)
 
     def program(self) -> Program:
         """Its roles, not built yet; BadInput or SetupProblem if they cannot run together or not here."""
@@ -129,20 +129,20 @@ class Experiment:
         fields = {f.name for f in dataclasses.fields(Counters)}
         counters = Counters(**{k: v for k, v in loaded.info["counters"].items() if k in fields})
         directory.write_config(self.to_dict())
-        saved = Saved(counters, loaded.state)
+        saved = Checkpoint(counters, loaded.state)
         return self._run(program, directory, saved, quiet, [f"skipped {text}" for text in loaded.skipped])
 
     def _run(
         self,
         program: Program,
         directory: RunDirectory,
-        saved: Saved | None,
+        saved: Checkpoint | None,
         quiet: bool,
         notes: list[str] | None = None,
     ) -> Result:
         if self.deterministic:
             torch.use_deterministic_algorithms(True, warn_only=True)
-        with Recording(self, directory, saved.counters if saved else None, quiet) as recording:
+        with RunRecorder(self, directory, saved.counters if saved else None, quiet) as recording:
             for text in notes or []:
                 recording.note(text)
             try:
@@ -196,7 +196,7 @@ def _told(error: Exception, path: Path) -> TroopError:
     """An unexpected failure as one sentence; its traceback is kept beside the run."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
         what = str(error).strip().splitlines()[-1]
-        return SetupProblem(f"Out of memory ({what}); lower the batch, --system.capacity or --envs.")
+        return SetupProblem(f"Out of memory ({what}); lower the batch, --system.replay-capacity or --envs.")
     frames = traceback.extract_tb(error.__traceback__)
     # The user's own file, if there is one on the way, is what the user can mend.
     foreign = [f for f in frames if "site-packages" not in f.filename and "/troop/" not in f.filename]

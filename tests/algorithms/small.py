@@ -2,7 +2,7 @@
 
 import torch
 
-from troop.algorithms.fast_td3 import FastTD3Config
+from troop.algorithms.td3 import TD3Config
 from troop.core.batch import Transition
 from troop.core.env import Continuous, EnvSpec, Field
 
@@ -23,7 +23,7 @@ def spec(privileged=0, envs=4):
 
 
 def config(**changes):
-    return FastTD3Config(**(SMALL | changes))
+    return TD3Config(**(SMALL | changes))
 
 
 def learner(seed=0, privileged=0, spread=4.0, **changes):

@@ -5,7 +5,7 @@ from small_dqn import SPEC, learner
 from troop.algorithms import C51Config, DQNConfig, RainbowConfig
 from troop.core.config import check, decode, encode
 from troop.core.env import Continuous, Discrete, EnvSpec, Field
-from troop.core.exploration import Annealed
+from troop.core.exploration import LinearSchedule
 
 
 def seen(rows=64, seed=0):
@@ -83,11 +83,11 @@ def test_acting_is_repeatable_from_the_seed():
 
 def test_epsilon_runs_down_in_env_steps_and_noise_stays_on():
     cfg = DQNConfig(epsilon_start=1.0, epsilon_end=0.1, epsilon_steps=1000)
-    assert cfg.exploration == Annealed(1.0, 0.1, 1000)
+    assert cfg.exploration == LinearSchedule(1.0, 0.1, 1000)
     held = cfg.exploration.at(torch.zeros(2), None, 500)
     assert held.tolist() == pytest.approx([0.55, 0.55])
     noisy = DQNConfig(noisy=0.5, epsilon_start=0.5, epsilon_end=0.0, epsilon_steps=10)
-    assert noisy.exploration == Annealed(1.5, 1.0, 10)
+    assert noisy.exploration == LinearSchedule(1.5, 1.0, 10)
     alone = RainbowConfig().exploration
     assert alone.start == alone.end == 1.0
 
@@ -132,7 +132,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals_say_what_came_and_what_was_expected(name):
     cfg, env, words = REFUSED[name]
-    assert words in cfg.refuse(env)
+    assert words in cfg.unsupported_reason(env)
 
 
 @pytest.mark.parametrize("kind", [DQNConfig, C51Config, RainbowConfig])
@@ -141,7 +141,7 @@ def test_configs_are_sound_travel_as_json_and_take_what_they_should(kind):
     assert decode(encode(kind()), {kind.__name__: kind}) == kind()
     images = [spec((4, 84, 84), torch.uint8), spec((1, 10, 5)), spec((3, 7, 7), torch.uint8)]
     for env in (SPEC, spec((128,), torch.uint8), *images):
-        assert kind().refuse(env) is None
+        assert kind().unsupported_reason(env) is None
 
 
 def test_rainbow_is_all_six_with_the_papers_numbers():

@@ -137,12 +137,12 @@ def test_a_loss_that_is_nan_changes_no_weight_or_accumulator(optimizer, max_grad
     bad.discount[:] = 0.9
     before = copy.deepcopy(made.descent.state_dict()), weights(made.q), weights(made.target_q)
     outcome = made.update(bad)
-    assert outcome.metrics["count/skipped_updates"] == 1 and made.skipped_in_row == 1
+    assert outcome.metrics["count/skipped_updates"] == 1 and made.consecutive_skips == 1
     assert torch.isfinite(outcome.priority).all()
     assert torch.equal(before[1], weights(made.q)) and torch.equal(before[2], weights(made.target_q))
     assert differing(before[0]["moments"], made.descent.state_dict()["moments"]) == []
     sound = made.update(batch(seed=6))
-    assert sound.metrics["count/skipped_updates"] == 0 and made.skipped_in_row == 0
+    assert sound.metrics["count/skipped_updates"] == 0 and made.consecutive_skips == 0
     assert math.isfinite(sound.metrics["loss/critic"])
 
 

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from troop.algorithms.rmsprop import RMSProp
+from troop.algorithms.optim.rmsprop import RMSProp
 
 
 def slow(weight, gradients, lr, decay, eps, centered, momentum, tf):

@@ -9,9 +9,9 @@ from small_sac import FAST, config, learner
 from troop.core.env import Continuous, Discrete, EnvSpec, Field
 from troop.core.program import construct
 from troop.envs import Toy
-from troop.functional import categorical, squashed
-from troop.roles.trainer import Rhythm
-from troop.systems.setting import Evaluation, Setting
+from troop.functional import categorical, tanh_normal
+from troop.roles.trainer import UpdateSchedule
+from troop.systems.settings import Evaluation, RunSettings
 from troop.systems.sync import Sync
 
 
@@ -31,7 +31,7 @@ def test_the_target_by_hand(clipped):
     made, sample = learner(alpha_init=0.37, clipped_double_q=clipped), batch(20)
     after = sample.next_obs["obs"]
     torch.manual_seed(5)
-    found = made.critic_half.target(sample, after)
+    found = made.critic_learner.target(sample, after)
     action, log_prob = drawn(made, after, 5)
     for row in range(20):
         values = made.target_critic(after[row : row + 1], action[row : row + 1]).flatten().tolist()
@@ -45,9 +45,9 @@ def test_entropy_is_folded_into_the_reward_before_the_projection():
     made, sample = learner(**FAST | {"alpha_init": 0.5, "normalize_observations": False}), batch(16)
     after = sample.next_obs["obs"]
     torch.manual_seed(5)
-    found = made.critic_half.target(sample, after)
+    found = made.critic_learner.target(sample, after)
     action, log_prob = drawn(made, after, 5)
-    atoms = made.critic_half.atoms
+    atoms = made.critic_learner.atoms
     moved = categorical.shift(sample.reward - sample.discount * 0.5 * log_prob, sample.discount, atoms)
     judged = made.target_critic(after, action).softmax(-1)
     assert found.shape == (2, 16, 11)  # no clipped double Q: each critic has its own
@@ -67,10 +67,10 @@ def test_what_the_policy_climbs(fast):
     obs = sample.obs["obs"]
     action, log_prob = drawn(made, obs, 3)
     outputs = made.critic(obs, action)
-    value = (outputs.softmax(-1) @ made.critic_half.atoms).mean(0) if fast else outputs.squeeze(-1).amin(0)
+    value = (outputs.softmax(-1) @ made.critic_learner.atoms).mean(0) if fast else outputs.squeeze(-1).amin(0)
     expected = (0.2 * log_prob - value).mean()
     torch.manual_seed(3)
-    metrics = made.policy_half.climb(sample.obs).metrics
+    metrics = made.actor_learner.climb(sample.obs).metrics
     assert metrics["loss/policy"].item() == pytest.approx(expected.item(), abs=1e-5)
     assert metrics["policy/entropy"].item() == pytest.approx(-log_prob.mean().item(), abs=1e-5)
     assert metrics["policy/alpha"].item() == pytest.approx(0.2)
@@ -161,7 +161,7 @@ def test_deviations_stay_in_their_range_and_keep_a_gradient():
 
 def test_it_tells_the_soft_value_of_what_it_drew():
     torch.manual_seed(0)
-    made = config(telling=True, alpha_init=0.3).policy(spec(2))
+    made = config(actor_carries_critic=True, alpha_init=0.3).policy(spec(2))
     obs = batch(8, privileged=2).obs
     torch.manual_seed(4)
     acted = made.act(obs, None, torch.tensor([1.0, 0.0] * 4))
@@ -171,36 +171,36 @@ def test_it_tells_the_soft_value_of_what_it_drew():
     assert torch.equal(acted.extras["value"][1::2], values[1::2])
     mean, log_std = made.actor(obs["obs"])
     torch.manual_seed(4)
-    _, log_prob = squashed.draw(mean, log_std)
+    _, log_prob = tanh_normal.draw(mean, log_std)
     assert torch.allclose(acted.extras["value"][::2], (values - 0.3 * log_prob)[::2], atol=1e-5)
 
 
-@pytest.mark.parametrize("changes", [{}, FAST, {"telling": True}], ids=["plain", "fast", "told"])
+@pytest.mark.parametrize("changes", [{}, FAST, {"actor_carries_critic": True}], ids=["plain", "fast", "told"])
 def test_halves_in_turn_are_the_whole(changes):
     settings = changes | {"policy_delay": 1, "normalize_observations": False, "alpha_lr": 1e-2}
     made = {}
-    for name in ("algorithm", "critic_half", "policy_half"):
+    for name in ("algorithm", "critic_learner", "actor_learner"):
         torch.manual_seed(0)
         made[name] = getattr(config(**settings), name)(spec())
-    whole, critic_half, policy_half = made.values()
+    whole, critic_learner, actor_learner = made.values()
     torch.manual_seed(1)
     for update in range(6):
         whole.update(batch(seed=update))
     torch.manual_seed(1)
     for update in range(6):
-        critic_half.update(batch(seed=update))
-        policy_half.follows.load_state_dict(copy.deepcopy(critic_half.publishes.state_dict()))
-        policy_half.update(batch(seed=update))
-        critic_half.follows.load_state_dict(copy.deepcopy(policy_half.publishes.state_dict()))
-    assert torch.equal(weights(critic_half.critic), weights(whole.critic))
-    assert torch.equal(weights(critic_half.target_critic), weights(whole.target_critic))
-    assert torch.equal(weights(policy_half.policy.actor), weights(whole.policy.actor))
-    assert torch.equal(critic_half.follows.temperature(), whole.policy.temperature())
+        critic_learner.update(batch(seed=update))
+        actor_learner.peer_module.load_state_dict(copy.deepcopy(critic_learner.publishes.state_dict()))
+        actor_learner.update(batch(seed=update))
+        critic_learner.peer_module.load_state_dict(copy.deepcopy(actor_learner.publishes.state_dict()))
+    assert torch.equal(weights(critic_learner.critic), weights(whole.critic))
+    assert torch.equal(weights(critic_learner.target_critic), weights(whole.target_critic))
+    assert torch.equal(weights(actor_learner.policy.actor), weights(whole.policy.actor))
+    assert torch.equal(critic_learner.peer_module.temperature(), whole.policy.temperature())
     assert whole.policy.temperature() != config(**settings).alpha_init
 
 
 def test_the_temperature_travels_with_the_policy():
-    made = config().policy_half(spec())
+    made = config().actor_learner(spec())
     made.update(batch())
     assert "temperature.log_alpha" in made.publishes.state_dict()
 
@@ -222,16 +222,18 @@ def test_a_loss_that_is_nan_leaves_the_temperature_alone():
     bad.obs["obs"][0] = math.nan
     before = made.policy.temperature().item()
     made.update(bad)
-    assert made.policy.temperature().item() == before and made.skipped_in_row == 1
+    assert made.policy.temperature().item() == before and made.consecutive_skips == 1
 
 
 def test_envs_it_cannot_learn_are_refused_by_name():
     box, image = Field((3,)), Field((3, 84, 84))
-    assert "Cat has discrete actions" in config().refuse(EnvSpec("Cat", {"obs": box}, Discrete(3), 1))
-    assert "image" in config().refuse(EnvSpec("Cat", {"obs": image}, Continuous(2), 1))
-    assert "log_std_max" in config(log_std_min=1.0, log_std_max=1.0).refuse(spec())
-    assert "all the same" in config(net="simbav2", critic_hidden=(16, 8)).refuse(spec())
-    assert config(net="simbav2", critic_hidden=(16, 16)).refuse(spec()) is None
+    assert "Cat has discrete actions" in config().unsupported_reason(
+        EnvSpec("Cat", {"obs": box}, Discrete(3), 1)
+    )
+    assert "image" in config().unsupported_reason(EnvSpec("Cat", {"obs": image}, Continuous(2), 1))
+    assert "log_std_max" in config(log_std_min=1.0, log_std_max=1.0).unsupported_reason(spec())
+    assert "all the same" in config(net="simbav2", critic_hidden=(16, 8)).unsupported_reason(spec())
+    assert config(net="simbav2", critic_hidden=(16, 16)).unsupported_reason(spec()) is None
 
 
 @pytest.mark.parametrize("world, limit", [("Clock", True), ("Clock", False), ("Countdown", True)])
@@ -241,7 +243,7 @@ def test_values_of_known_worlds(world, limit):
     torch.manual_seed(0)
     cfg = config(
         gamma=gamma,
-        bootstrap_at_limits=limit,
+        bootstrap_on_truncation=limit,
         alpha_init=1e-6,
         alpha_lr=0.0,
         tau=0.2,
@@ -254,8 +256,13 @@ def test_values_of_known_worlds(world, limit):
         normalize_observations=True,
     )
     env = Toy(world, 4, limit=steps)
-    system = Sync(Rhythm(batch=64, updates=2), capacity=4_000, warmup=20, renewal=0)
-    program = system.program(cfg, env, Setting(1, "cpu", Evaluation(episodes=1)))
+    system = Sync(
+        UpdateSchedule(batch_size=64, updates_per_step=2),
+        replay_capacity=4_000,
+        learning_starts=20,
+        recreate_every=0,
+    )
+    program = system.program(cfg, env, RunSettings(1, "cpu", Evaluation(episodes=1)))
     trainer = construct(program.nodes["trainer"].build, {}.__getitem__)
     for _ in range(250):
         trainer.step()

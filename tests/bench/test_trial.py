@@ -14,7 +14,7 @@ from troop.core.errors import TrainingFault
 from troop.core.program import construct
 from troop.engines import Inline
 from troop.envs import Toy
-from troop.roles.learner import Pace
+from troop.roles.learner import LearnerConfig
 from troop.systems import Apex
 
 
@@ -35,7 +35,7 @@ def test_a_trial_waits_for_everyone_warms_up_and_measures_from_there(clock):
         trial.log(Counters(env_steps=steps, updates=updates), {"x": when, "half": when / 2})
     assert trial.stop_asked() and trial.first_step == 0
     assert (trial.rate("env_steps"), trial.rate("updates")) == (100.0, 20.0)
-    assert (trial.median("x"), trial.slope("half", "x")) == (9, 0.5)
+    assert (trial.median("x"), trial.value_and_grad("half", "x")) == (9, 0.5)
 
 
 def test_a_trial_begins_when_every_role_has_been_heard_of(clock):
@@ -66,15 +66,22 @@ def test_a_broadcast_is_over_when_the_last_reader_has_it():
     for version, slowest in ((1, 0.5), (2, 0.25)):
         scores.published(version, 10.0)
         for reader in range(transport.ACTORS):
-            scores.came(version, 10.0 + slowest * (reader + 1) / transport.ACTORS)
+            scores.on_step(version, 10.0 + slowest * (reader + 1) / transport.ACTORS)
     scores.published(3, 10.0)
-    scores.came(3, 99.0)  # the others do not have it yet
+    scores.on_step(3, 99.0)  # the others do not have it yet
     assert scores.gauges() == {"broadcast": 0.375}
 
 
 def small():
     env = Toy("Chain", envs=2, limit=4, discrete=True)
-    system = Apex(2, length=4, learner=Pace(8), capacity=200, warmup=10, save_replay=False)
+    system = Apex(
+        2,
+        chunk_length=4,
+        learner=LearnerConfig(8),
+        replay_capacity=200,
+        learning_starts=10,
+        save_replay=False,
+    )
     return apex.Subject(DQNConfig(net="mlp", hidden=(8,)), env, system)
 
 
@@ -117,15 +124,17 @@ class Counted(Trial):
 def test_the_ratios_that_pql_is_asked_for_are_read_from_its_stores():
     program = pql.system(4, 2, 64).program(pql.LIGHT, pql.QUICK, SETTING)
     trial = tried(program, Inline(threads=1), Counted(0, warm=0))
-    critic, policy = (trial.slope(f"{name}/updates", f"{name}/steps") for name in ("critic", "policy"))
+    critic, policy = (
+        trial.value_and_grad(f"{name}/updates", f"{name}/steps") for name in ("critic", "policy")
+    )
     assert critic == pytest.approx(4, rel=0.1) and policy == pytest.approx(2, rel=0.1)
 
 
 def test_a_slowed_env_is_the_env_and_is_judged_at_full_speed():
     plain = Toy("PointMass", envs=3)
     slow = Slowed(plain, seconds=0.001)
-    assert slow.spec == plain.spec and slow.resized(5).envs == 5
-    assert slow.judged() == dataclasses.replace(slow, seconds=0.0)
+    assert slow.spec == plain.spec and slow.with_envs(5).envs == 5
+    assert slow.for_evaluation() == dataclasses.replace(slow, seconds=0.0)
     one, two = plain.make(1), slow.make(1)
     one.reset(1), two.reset(1)
     for _ in range(12):

@@ -16,7 +16,16 @@ from troop.api import load_policy
 from troop.cli.main import run
 
 TROOP = [sys.executable, "-m", "troop"]
-SMALL = ["--env", "Pendulum-v1", "--envs", "8", "--evaluation.episodes", "4", "--system.capacity", "20000"]
+SMALL = [
+    "--env",
+    "Pendulum-v1",
+    "--envs",
+    "8",
+    "--evaluation.episodes",
+    "4",
+    "--system.replay-capacity",
+    "20000",
+]
 
 
 def troop(*argv, cwd, code=0):
@@ -56,7 +65,7 @@ def test_help_of_a_recipe_shows_every_setting(tmp_path):
     said = troop("train", "fasttd3", "--help", cwd=tmp_path)
     for flag in (
         "--algorithm.gamma",
-        "--system.rhythm.updates",
+        "--system.schedule.updates-per-step",
         "--evaluation.episodes",
         "--engine.threads",
         "--minutes",
@@ -74,7 +83,7 @@ def test_a_run_leaves_what_was_promised(trained):
     assert all(list(line)[:3] == ["wall_s", "env_steps", "updates"] for line in lines)
     assert any("loss/critic" in line for line in lines) and any("eval/return_mean" in line for line in lines)
     config = json.loads((run / "config.json").read_text())
-    assert config["env"]["id"] == "Pendulum-v1" and config["algorithm"]["kind"] == "FastTD3Config"
+    assert config["env"]["id"] == "Pendulum-v1" and config["algorithm"]["kind"] == "TD3Config"
     assert (run / "curve.png").stat().st_size > 5_000
     assert list((run / "checkpoints").glob("ckpt-*/manifest.json")) and list(run.glob("events.out.*"))
 

@@ -16,7 +16,7 @@ from troop.compare.notes import notes
 from troop.compare.plan import Plan
 
 TINY = ["--env", "toy:Sleepy", "--env.discrete", "--env.seconds", "0.01", "--envs", "4"]
-TINY += ["--evaluation.episodes", "2", "--system.warmup", "50", "--system.rhythm.batch", "16"]
+TINY += ["--evaluation.episodes", "2", "--system.learning-starts", "50", "--system.schedule.batch-size", "16"]
 
 MISTAKES = [
     (["dqnn", "--env", "CartPole-v1", "--minutes", "1"], "'dqn'"),
@@ -38,7 +38,7 @@ MISTAKES = [
     (["dqn", "--env", "CartPole-v1", "--minutes", "1", "--envs", "0"], "--envs is 0"),
     (["dqn", "--env", "CartPole-v1", "--minutes", "1", "--gamma", "0.9"], "--algorithm.gamma"),
     (
-        ["dqn", "apex-dqn", "--env", "CartPole-v1", "--minutes", "1", "--system.rhythm.batch", "9"],
+        ["dqn", "apex-dqn", "--env", "CartPole-v1", "--minutes", "1", "--system.schedule.batch-size", "9"],
         "apex-dqn: ",
     ),
     (["--run", "nowhere"], "holds no comparison"),
@@ -171,9 +171,10 @@ def test_another_machine_is_refused_while_runs_are_left(planned, tmp_path, capsy
     planned(code=2)
     assert "999 cores" in capsys.readouterr().err
     done = [
-        dataclasses.replace(found, status="done") for found in planning.evidence.gather(plan, tmp_path / "c")
+        dataclasses.replace(found, status="done")
+        for found in planning.run_result.gather(plan, tmp_path / "c")
     ]
-    monkeypatch.setattr(planning.evidence, "gather", lambda *_: done)
+    monkeypatch.setattr(planning.run_result, "gather", lambda *_: done)
     planned()  # what is done may be read anywhere
 
 

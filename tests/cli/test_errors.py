@@ -17,8 +17,8 @@ MISTAKES = [
     (["train", "fasttd3", "--algorithm.gamma", "high"], "--algorithm.gamma"),
     (["train", "fasttd3", "--algorithm.gamma", "nan"], "--algorithm.gamma is nan"),
     (["train", "fasttd3", "--algorithm.actor-hidden", "64", "0"], "--algorithm.actor-hidden is 0"),
-    (["train", "fasttd3", "--system.rhythm.batch", "0"], "--system.rhythm.batch is 0"),
-    (["train", "fasttd3", "--system.capacity", "100"], "--system.capacity is 100"),
+    (["train", "fasttd3", "--system.schedule.batch-size", "0"], "--system.schedule.batch-size is 0"),
+    (["train", "fasttd3", "--system.replay-capacity", "100"], "--system.replay-capacity is 100"),
     (["train", "fasttd3", "--minutes", "-1"], "--minutes is -1"),
     (["train", "fasttd3", "--env-steps", "0"], "--env-steps is 0"),
     (["train", "fasttd3", "--seed", "-3"], "--seed is -3"),
@@ -32,9 +32,9 @@ MISTAKES = [
     (["train", "rainbow", "--env", "Pendulum-v1", "--minutes", "1"], "FastTD3, TD3, DDPG and SAC"),
     (["train", "rainbow", "--system.priority.alpha", "-1"], "--system.priority.alpha is -1"),
     (["train", "per-dqn", "--system.priority.beta", "1.5"], "--system.priority.beta is 1.5"),
-    (["train", "per-dqn", "--system.priority.least", "0"], "--system.priority.least is 0"),
+    (["train", "per-dqn", "--system.priority.eps", "0"], "--system.priority.least is 0"),
     (["train", "dqn", "--algorithm.n-step", "0"], "--algorithm.n-step is 0"),
-    (["train", "dqn", "--system.capacity", "0"], "--system.capacity is 0"),
+    (["train", "dqn", "--system.replay-capacity", "0"], "--system.replay-capacity is 0"),
     (["train", "dqn", "--env", "Catch-v0", "--algorithm.net", "nature", "--minutes", "1"], "10x5"),
     (
         ["train", "c51", "--algorithm.v-min", "9", "--algorithm.v-max", "2", "--minutes", "1"],
@@ -53,7 +53,7 @@ MISTAKES = [
     (["train", "pql", "--env", "CartPole-v1"], "discrete actions"),
     (["train", "pql", "--system.devices", "critic=cuda:77"], "--system.devices for critic is 'cuda:77'"),
     (["train", "pql", "--algorithm.target-policy"], "--algorithm.no-target-policy"),
-    (["train", "pql-d", "--system.warmup", "2"], "--system.warmup is 2"),
+    (["train", "pql-d", "--system.learning-starts", "2"], "--system.learning-starts is 2"),
     (["resume", "no-such-run"], "not a run directory"),
     (["eval", "no-such-run"], "not a run directory"),
     (["eval", "no-such-run", "--episodes", "0"], "--episodes is 0"),
@@ -92,6 +92,6 @@ def test_compile_is_refused_where_there_is_no_compiler(capsys, monkeypatch):
 
 def test_a_replay_that_cannot_fit_is_refused_with_the_numbers(capsys, tmp_path):
     argv = ["train", "fasttd3", "--env", "Pendulum-v1", "--minutes", "1", "--run", str(tmp_path / "run")]
-    assert run([*argv, "--system.capacity", "1000000000000"]) == 5
+    assert run([*argv, "--system.replay-capacity", "1000000000000"]) == 5
     said = capsys.readouterr().err
     assert "GB" in said and "1,000,000,000,000 rows" in said

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from troop.compare import report, table
-from troop.compare.evidence import Evidence, gather
 from troop.compare.notes import notes
 from troop.compare.plan import Attempt, Plan, run_path
-from troop.compare.standings import answer, band, fitting, standings
+from troop.compare.ranking import answer, band, fitting, standings
+from troop.compare.run_result import RunResult, gather
 from troop.runs.summary import Summary
 
 MACHINE = {
@@ -61,8 +61,8 @@ def found_in(folder, plan):
 
 def test_a_curve_is_the_iqm_of_runs_whose_last_value_is_held():
     a, b = np.array([1.0, 4.0]), np.array([2.0, 3.0, 6.0])
-    runs = [Evidence("x", 1, "done", returns=np.array([10.0, 20.0]), seconds=a)]
-    runs += [Evidence("x", 2, "done", returns=np.array([0.0, 30.0, 50.0]), seconds=b)]
+    runs = [RunResult("x", 1, "done", returns=np.array([10.0, 20.0]), seconds=a)]
+    runs += [RunResult("x", 2, "done", returns=np.array([0.0, 30.0, 50.0]), seconds=b)]
     found = band([a, b], runs)
     assert found.at.tolist() == [2, 3, 4, 6]  # from where both have a value to the last of all
     assert found.middle.tolist() == [5, 20, 25, 35]  # of two runs: their mean
@@ -123,7 +123,7 @@ def test_who_reaches_more_comes_before_who_is_sooner_and_return_decides_the_rest
     ],
 )
 def test_thresholds_that_fit(best, worst, wanted):
-    run = Evidence(
+    run = RunResult(
         "x", 1, "done", returns=np.array([float(worst), float(best)]), seconds=np.array([1.0, 2.0])
     )
     assert fitting([band([run.seconds], [run]), None], [run]) == wanted

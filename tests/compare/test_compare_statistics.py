@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from troop.compare import statistics
-from troop.compare.statistics import first_at, held, interval, iqm, middle_time, middle_weights, sooner
+from troop.compare.statistics import (
+    first_at,
+    held,
+    interval,
+    iqm,
+    middle_time,
+    middle_weights,
+    probability_of_improvement,
+)
 
 NUMBERS = st.floats(-1e6, 1e6, allow_nan=False)
 
@@ -133,5 +141,5 @@ def test_the_median_of_times_that_never_came():
 
 def test_sooner_counts_pairs():
     inf = math.inf
-    assert sooner([1.0, 5.0], [3.0, 5.0]) == (1 + 1 + 0 + 0.5) / 4
-    assert sooner([1.0, inf], [inf, inf]) == (1 + 1 + 0.5 + 0.5) / 4
+    assert probability_of_improvement([1.0, 5.0], [3.0, 5.0]) == (1 + 1 + 0 + 0.5) / 4
+    assert probability_of_improvement([1.0, inf], [inf, inf]) == (1 + 1 + 0.5 + 0.5) / 4

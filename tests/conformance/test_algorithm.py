@@ -9,20 +9,16 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from troop.algorithms import C51Config, DQNConfig, FastTD3Config, RainbowConfig, SACConfig
+from troop.algorithms import C51Config, DQNConfig, RainbowConfig, SACConfig, TD3Config
 from troop.core.batch import NStep, Transition
 from troop.core.env import Continuous, Discrete, EnvSpec, Field
 
 SMALL = {"actor_hidden": (16,), "critic_hidden": (32,), "v_min": -10.0, "v_max": 10.0, "critic_lr": 3e-3}
 CONTINUOUS = {
-    "fast_td3": FastTD3Config(atoms=21, **SMALL),
-    "fast_td3, mean of its critics": FastTD3Config(
-        atoms=21, clipped_double_q=False, layer_norm=True, **SMALL
-    ),
-    "td3": FastTD3Config(
-        atoms=0, target_policy=True, delay_targets=True, policy_noise=0.2, tau=0.005, **SMALL
-    ),
-    "ddpg": FastTD3Config(
+    "fast_td3": TD3Config(atoms=21, **SMALL),
+    "fast_td3, mean of its critics": TD3Config(atoms=21, clipped_double_q=False, layer_norm=True, **SMALL),
+    "td3": TD3Config(atoms=0, target_policy=True, delay_targets=True, policy_noise=0.2, tau=0.005, **SMALL),
+    "ddpg": TD3Config(
         atoms=0,
         critics=1,
         policy_delay=1,
@@ -32,16 +28,16 @@ CONTINUOUS = {
         weight_decay=0.0,
         **SMALL,
     ),
-    "ddpg of pql-d": FastTD3Config(
+    "ddpg of pql-d": TD3Config(
         atoms=21, categorical_min="elementwise_min", policy_delay=1, activation="elu", **SMALL
     ),
-    "fast_td3, simbav2": FastTD3Config(
+    "fast_td3, simbav2": TD3Config(
         atoms=21,
         net="simbav2",
         weight_decay=0.0,
         **SMALL | {"actor_hidden": (16,), "critic_hidden": (16, 16)},
     ),
-    "fast_td3, simbav2 port": FastTD3Config(
+    "fast_td3, simbav2 port": TD3Config(
         atoms=21, net="simbav2_port", weight_decay=0.0, **SMALL | {"critic_hidden": (16, 16)}
     ),
     "sac": SACConfig(**SMALL),
@@ -201,11 +197,11 @@ def test_weighted_rows_count_by_their_weight(case):
 
 def test_it_says_what_it_eats_and_what_it_refuses(case):
     assert isinstance(case.config.experience, NStep)
-    assert case.config.refuse(case.spec) is None
+    assert case.config.unsupported_reason(case.spec) is None
     if isinstance(case.spec.action, Discrete):
-        assert "FastTD3, TD3, DDPG and SAC" in case.config.refuse(SPEC)
+        assert "FastTD3, TD3, DDPG and SAC" in case.config.unsupported_reason(SPEC)
     else:
-        assert "DQN, C51 and Rainbow" in case.config.refuse(CHOICES)
+        assert "DQN, C51 and Rainbow" in case.config.unsupported_reason(CHOICES)
 
 
 def test_importing_the_algorithms_starts_no_simulator_or_process():

@@ -4,13 +4,24 @@ import dataclasses
 import os
 
 import pytest
-from toy_roles import Consumer, Counter, Idle, Inference, Judge, Neighbour, Producer, Runner, Shouter, Store
+from toy_roles import (
+    Consumer,
+    Counter,
+    Idle,
+    Inference,
+    Neighbour,
+    OutlierFilter,
+    Producer,
+    ReplayBuffer,
+    Runner,
+    Shouter,
+)
 
-from troop.core.engine import Saved, Until
+from troop.core.engine import Checkpoint, Until
 from troop.core.errors import TrainingFault
 from troop.core.program import Program, Schedule
 from troop.engines import Inline, Processes, Ray
-from troop.engines.on_ray_cluster import connected
+from troop.engines.ray.cluster import connected
 
 ENGINES = {
     "inline": Inline(threads=1, log_s=1e-9, checkpoint_s=1e9),
@@ -73,7 +84,7 @@ def engine(request):
 
 def judged(every=30, **counter):
     program = Program("judged")
-    program.add("judge", Judge, program.add("counter", Counter, **counter))
+    program.add("judge", OutlierFilter, program.add("counter", Counter, **counter))
     program.schedule("judge", Schedule(env_steps=every))
     return program
 
@@ -86,7 +97,7 @@ def alone(**counter):
 
 def produced(how, **store):
     program = Program("produced")
-    program.add("producer", Producer, program.add("store", Store, **store), how)
+    program.add("producer", Producer, program.add("store", ReplayBuffer, **store), how)
     return program
 
 
@@ -136,7 +147,7 @@ def test_a_stop_request_saves_and_the_run_goes_on_from_there(engine, tmp_path):
     assert log.saves[-1][1]["counter.count"] == stopped.updates
     assert closed.read_text() == f"{stopped.updates}\n"
     resumed, more = Log(), stopped.env_steps + 60
-    result = engine.run(judged(), Until(env_steps=more), 0, resumed, Saved(*log.saves[-1]))
+    result = engine.run(judged(), Until(env_steps=more), 0, resumed, Checkpoint(*log.saves[-1]))
     assert result.counters.env_steps == 10 * result.counters.updates >= more
     assert resumed.saves[-1][1]["counter.count"] == result.counters.updates
     if exact(engine):
@@ -147,9 +158,9 @@ def test_what_one_engine_saved_another_takes_up():
     log = Log()
     ENGINES["inline"].run(judged(), Until(env_steps=100), 0, log)
     resumed = Log()
-    result = ENGINES["processes"].run(judged(), Until(env_steps=200), 0, resumed, Saved(*log.saves[-1]))
+    result = ENGINES["processes"].run(judged(), Until(env_steps=200), 0, resumed, Checkpoint(*log.saves[-1]))
     assert resumed.saves[-1][1]["counter.count"] == result.counters.updates >= 20
-    back = ENGINES["inline"].run(judged(), Until(env_steps=10**6), 0, Log(0), Saved(*resumed.saves[-1]))
+    back = ENGINES["inline"].run(judged(), Until(env_steps=10**6), 0, Log(0), Checkpoint(*resumed.saves[-1]))
     assert back.counters.updates == result.counters.updates
 
 
@@ -203,10 +214,10 @@ def test_a_host_that_was_not_there_yet_when_a_checkpoint_was_made_begins_anew():
     counters, state = log.saves[-1]
     early = {key: part for key, part in state.items() if not key.startswith("two.")}
     early["rng"] = {"one": state["rng"]["one"]} if "one" in state["rng"] else {}
-    later = Log()
-    engine.run(program, Until(env_steps=counters.env_steps + 100), 0, later, Saved(counters, early))
-    assert later.saves[-1][1]["one.count"] > state["one.count"]
-    assert 0 < later.saves[-1][1]["two.count"] < 10**6
+    call_async = Log()
+    engine.run(program, Until(env_steps=counters.env_steps + 100), 0, call_async, Checkpoint(counters, early))
+    assert call_async.saves[-1][1]["one.count"] > state["one.count"]
+    assert 0 < call_async.saves[-1][1]["two.count"] < 10**6
 
 
 def test_nothing_told_is_lost_and_the_checkpoint_fits_together(engine):
@@ -228,7 +239,7 @@ def test_nodes_of_one_host_hold_each_other_and_nodes_elsewhere_a_stub(engine):
     for together in (True, False):
         program, log = Program("near"), Log()
         with program.host("here"):
-            store = program.add("store", Store)
+            store = program.add("store", ReplayBuffer)
             if together:
                 program.add("neighbour", Neighbour, store)
         if not together:
@@ -249,7 +260,7 @@ def test_batched_calls_answer_each_caller_its_own_rows(engine):
 
 def test_big_letters_arrive_whole(engine):
     program, log = Program("loud"), Log()
-    program.add("shouter", Shouter, program.add("store", Store), 300_000)
+    program.add("shouter", Shouter, program.add("store", ReplayBuffer), 300_000)
     result = engine.run(program, Until(env_steps=50), 0, log)
     numbers, sent = log.saves[-1][1]["store.numbers"], result.counters.env_steps
     assert set(numbers) == {300_000}

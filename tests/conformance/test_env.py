@@ -220,4 +220,4 @@ def test_send_and_recv_are_step(case: Case) -> None:
 
 
 def test_resized(case: Case) -> None:
-    assert case.config.resized(5).spec.envs == 5 and case.config.resized(5).id == case.config.id
+    assert case.config.with_envs(5).spec.envs == 5 and case.config.with_envs(5).id == case.config.id

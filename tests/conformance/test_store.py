@@ -5,11 +5,11 @@ import copy
 import pytest
 import torch
 
-from troop.core.batch import NStep, Rows
+from troop.core.batch import NStep, Rollout
 from troop.core.env import Continuous, Discrete, EnvSpec, Field
-from troop.core.flow import Store
-from troop.replay.prioritized import PrioritizedReplay, Priority
-from troop.replay.uniform import Replay, Size
+from troop.core.flow import ReplayBuffer
+from troop.replay.prioritized import PrioritizedReplay, PriorityConfig
+from troop.replay.uniform import ReplaySize, UniformReplay
 
 SPECS = {
     "continuous": EnvSpec("c", {"obs": Field((3,)), "privileged": Field((2,))}, Continuous(2), 3),
@@ -17,13 +17,17 @@ SPECS = {
     "pixels and choices": EnvSpec("d", {"obs": Field((2, 4, 4), torch.uint8)}, Discrete(5), 3),
 }
 STORES = {
-    "uniform": lambda spec: Replay(spec, NStep(), Size(16, 4), seed=0),
-    "uniform, three steps": lambda spec: Replay(spec, NStep(3), Size(16, 4), seed=0),
-    "prioritized": lambda spec: PrioritizedReplay(spec, NStep(), Size(16, 4), 0, priority=Priority(0.6)),
-    "prioritized, three steps": lambda spec: PrioritizedReplay(
-        spec, NStep(3), Size(16, 4), 0, priority=Priority(0.6, weights_over="buffer")
+    "uniform": lambda spec: UniformReplay(spec, NStep(), ReplaySize(16, 4), seed=0),
+    "uniform, three steps": lambda spec: UniformReplay(spec, NStep(3), ReplaySize(16, 4), seed=0),
+    "prioritized": lambda spec: PrioritizedReplay(
+        spec, NStep(), ReplaySize(16, 4), 0, priority=PriorityConfig(0.6)
     ),
-    "uniform, scaled rewards": lambda spec: Replay(spec, NStep(1, scale_rewards_to=5.0), Size(16, 4), seed=0),
+    "prioritized, three steps": lambda spec: PrioritizedReplay(
+        spec, NStep(3), ReplaySize(16, 4), 0, priority=PriorityConfig(0.6, normalize_weights_by="buffer")
+    ),
+    "uniform, scaled rewards": lambda spec: UniformReplay(
+        spec, NStep(1, scale_rewards_to=5.0), ReplaySize(16, 4), seed=0
+    ),
 }
 
 
@@ -45,13 +49,13 @@ def piece(spec, time):
     shape = (1, spec.envs, spec.action.size) if isinstance(spec.action, Continuous) else (1, spec.envs)
     action = torch.full(shape, time % 5, dtype=torch.float32 if len(shape) == 3 else torch.int64)
     never = torch.zeros(1, spec.envs, dtype=torch.bool)
-    return Rows(
+    return Rollout(
         torch.arange(spec.envs), obs, action, torch.full((1, spec.envs), float(time)), never, never, never
     )
 
 
 def filled(make, spec, count):
-    store: Store = make(spec)
+    store: ReplayBuffer = make(spec)
     for time in range(count):
         store.add(piece(spec, time))
     return store
@@ -114,7 +118,7 @@ def test_sampling_changes_nothing_but_the_random_state(make, spec):
 
 def test_after_a_cut_no_window_reaches_across(make, spec):
     store = filled(make, spec, 8)
-    store.cut()
+    store.end_streams()
     for time in range(20, 26):
         store.add(piece(spec, time))
     batch = store.sample(300)

@@ -6,28 +6,31 @@ import pytest
 import torch
 
 from troop.algorithms.dqn import DQNConfig
-from troop.algorithms.fast_td3 import FastTD3Config
 from troop.algorithms.sac import SACConfig
+from troop.algorithms.td3 import TD3Config
 from troop.engines.host import Host
 from troop.envs import Toy
-from troop.roles.learner import Pace
-from troop.roles.trainer import Rhythm
+from troop.roles.learner import LearnerConfig
+from troop.roles.trainer import UpdateSchedule
 from troop.systems import PQL, Apex, Gorila
-from troop.systems.setting import Evaluation, Setting
+from troop.systems.settings import Evaluation, RunSettings
 from troop.systems.sync import Sync
 
 SMALL = {"actor_hidden": (8,), "critic_hidden": (8,), "v_min": -10.0, "v_max": 10.0}
 ALGORITHMS = {
-    "fast_td3": FastTD3Config(atoms=11, **SMALL),
-    "fast_td3, three steps": FastTD3Config(atoms=11, n_step=3, **SMALL),
-    "td3": FastTD3Config(atoms=0, target_policy=True, delay_targets=True, **SMALL),
-    "ddpg": FastTD3Config(atoms=0, critics=1, policy_delay=1, policy_noise=0.0, target_policy=True, **SMALL),
-    "fast_td3, simbav2": FastTD3Config(atoms=11, net="simbav2", **SMALL),
-    "sac": SACConfig(telling=True, **SMALL),
+    "fast_td3": TD3Config(atoms=11, **SMALL),
+    "fast_td3, three steps": TD3Config(atoms=11, n_step=3, **SMALL),
+    "td3": TD3Config(atoms=0, target_policy=True, delay_targets=True, **SMALL),
+    "ddpg": TD3Config(atoms=0, critics=1, policy_delay=1, policy_noise=0.0, target_policy=True, **SMALL),
+    "fast_td3, simbav2": TD3Config(atoms=11, net="simbav2", **SMALL),
+    "sac": SACConfig(actor_carries_critic=True, **SMALL),
 }
 SYSTEMS = {  # and how many updates fifty rounds make: two a round, the first when six rows an env are there
-    "sync": (Sync(Rhythm(16, 2), capacity=400, warmup=6, renewal=20), 2 * 45),
-    "sync, overlapping": (Sync(Rhythm(16, 2, overlap=True), capacity=400, warmup=6), 2 * 44),
+    "sync": (Sync(UpdateSchedule(16, 2), replay_capacity=400, learning_starts=6, recreate_every=20), 2 * 45),
+    "sync, overlapping": (
+        Sync(UpdateSchedule(16, 2, overlap=True), replay_capacity=400, learning_starts=6),
+        2 * 44,
+    ),
 }
 ENVS = {
     "clock": Toy("Clock", 4, limit=9, autoreset="next_step"),
@@ -37,7 +40,7 @@ ENVS = {
 
 
 def fifty_rounds(system, algorithm, env):
-    host = Host(system.program(algorithm, env, Setting(3, "cpu", Evaluation(episodes=2))), 3)
+    host = Host(system.program(algorithm, env, RunSettings(3, "cpu", Evaluation(episodes=2))), 3)
     metrics = [moved for _ in range(50) for moved in host.round()]
     host.close()
     return metrics, copy.deepcopy(host.state_dict())
@@ -68,15 +71,28 @@ VALUES = {
     "dqn": DQNConfig(hidden=(8,), target_period=7, optimizer="adam"),
     "double, three steps": DQNConfig(hidden=(8,), double=True, n_step=3, tau=0.1, optimizer="adam"),
 }
-PACE = Pace(batch=8, ahead=2, publish=3)
-APEX = {"actors": 3, "length": 4, "sync": 10, "learner": PACE, "capacity": 900, "warmup": 40}
+PACE = LearnerConfig(batch_size=8, prefetch=2, publish_every=3)
+APEX = {
+    "actors": 3,
+    "chunk_length": 4,
+    "weight_sync_steps": 10,
+    "learner": PACE,
+    "replay_capacity": 900,
+    "learning_starts": 40,
+}
 DISTRIBUTED = {
     "apex": Apex(samples_per_insert=2.0, **APEX),
     "apex, free": Apex(samples_per_insert=0.0, **APEX),
-    "apex, shards": Apex(samples_per_insert=2.0, shards=2, **APEX),
-    "apex, largest priorities": Apex(samples_per_insert=2.0, initial="largest", renewal=11, **APEX),
-    "gorila": Gorila(Rhythm(8, 2), capacity=300, warmup=6, servers=2, renewal=15),
-    "gorila, shared replay": Gorila(Rhythm(8, 2), capacity=300, warmup=6, shared_replay=True, length=3),
+    "apex, shards": Apex(samples_per_insert=2.0, replay_shards=2, **APEX),
+    "apex, largest priorities": Apex(
+        samples_per_insert=2.0, initial_priority="max", recreate_every=11, **APEX
+    ),
+    "gorila": Gorila(
+        UpdateSchedule(8, 2), replay_capacity=300, learning_starts=6, servers=2, recreate_every=15
+    ),
+    "gorila, shared replay": Gorila(
+        UpdateSchedule(8, 2), replay_capacity=300, learning_starts=6, shared_replay=True, chunk_length=3
+    ),
 }
 
 
@@ -128,15 +144,24 @@ def test_noise_and_choices_take_the_same_roles(algorithm):
 HALF = ("critic", "policy")
 HALVES = {
     "fast_td3": ALGORITHMS["fast_td3"],
-    "three steps, scaled": FastTD3Config(atoms=11, n_step=3, normalize_rewards=True, **SMALL),
-    "scalar": FastTD3Config(atoms=0, n_step=3, policy_noise=0.2, **SMALL),
-    "element-wise": FastTD3Config(atoms=11, categorical_min="elementwise_min", **SMALL),
+    "three steps, scaled": TD3Config(atoms=11, n_step=3, normalize_rewards=True, **SMALL),
+    "scalar": TD3Config(atoms=0, n_step=3, policy_noise=0.2, **SMALL),
+    "element-wise": TD3Config(atoms=11, categorical_min="elementwise_min", **SMALL),
     "sac": SACConfig(actor_hidden=(8,), critic_hidden=(8,)),
 }
 SPLIT = {
-    "pql": PQL(4.0, 2.0, batch=16, capacity=400, warmup=6, renewal=20),
-    "pql, free": PQL(batch=16, capacity=400, warmup=6, free_running=True),
-    "pql, pieces": PQL(1.0, 4.0, batch=16, capacity=400, observations=90, warmup=6, length=3, overlap=True),
+    "pql": PQL(4.0, 2.0, batch_size=16, replay_capacity=400, learning_starts=6, recreate_every=20),
+    "pql, free": PQL(batch_size=16, replay_capacity=400, learning_starts=6, free_running=True),
+    "pql, pieces": PQL(
+        1.0,
+        4.0,
+        batch_size=16,
+        replay_capacity=400,
+        observation_capacity=90,
+        learning_starts=6,
+        chunk_length=3,
+        overlap=True,
+    ),
 }
 
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from troop.core.remote import Ahead, batched, later, readonly, tell
+from troop.core.remote import Prefetch, batched, call_async, readonly, send
 
 
 class Counter:
@@ -38,7 +38,7 @@ class Counter:
         self.count = state["count"]
 
 
-class Judge:
+class OutlierFilter:
     """Evaluates a counter: its return is the count."""
 
     def __init__(self, judged):
@@ -56,7 +56,7 @@ class Idle:
         """Nothing."""
 
 
-class Store:
+class ReplayBuffer:
     """Takes numbers; may fail at one, or be slow until a file is there."""
 
     def __init__(self, fails_at=None, paused_until=None):
@@ -115,12 +115,12 @@ class Producer:
         """One number."""
         self.sent += 1
         if self.how == "tell":
-            tell(self.store.add, self.sent)
+            send(self.store.add, self.sent)
         elif self.how == "call":
             self.store.check(self.sent)
         elif self.how == "both":
-            asked = later(self.store.count)
-            tell(self.store.add, self.sent)
+            asked = call_async(self.store.count)
+            send(self.store.add, self.sent)
             assert self.store.count() == self.sent
             # Same thread: the question waits for its answer to be wanted. Elsewhere: it was asked first.
             assert asked.result() in (self.sent - 1, self.sent)
@@ -143,7 +143,7 @@ class Consumer:
     """Takes answers asked ahead."""
 
     def __init__(self, store):
-        self.ahead = Ahead(store.latest, 0).deep(2)
+        self.ahead = Prefetch(store.latest, 0).deep(2)
         self.seen = []
 
     def step(self):
@@ -164,7 +164,7 @@ class Shouter:
 
     def step(self):
         """One letter."""
-        tell(self.store.add_blob, self.blob)
+        send(self.store.add_blob, self.blob)
         self.sent += 1
         if self.heard:
             Path(self.heard).write_text(str(self.sent))
@@ -179,7 +179,7 @@ class Neighbour:
 
     def step(self):
         """A metric of it."""
-        return {"count/env_steps": 1, "same": float(isinstance(self.peer, Store))}
+        return {"count/env_steps": 1, "same": float(isinstance(self.peer, ReplayBuffer))}
 
 
 class Inference:

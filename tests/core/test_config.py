@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from troop.core.config import check, decode, encode, flags, nearest, ranged
+from troop.core.config import bounded, check, decode, encode, flags, suggest
 from troop.core.errors import BadInput
 
 
@@ -12,17 +12,17 @@ from troop.core.errors import BadInput
 class Inner:
     """A part."""
 
-    hidden_sizes: tuple[int, ...] = ranged((8, 4), low=1)
+    hidden_sizes: tuple[int, ...] = bounded((8, 4), low=1)
 
 
 @dataclass(frozen=True)
 class Outer:
     """A whole."""
 
-    rate: float = ranged(0.1, above=0, high=1)
-    count: int = ranged(2, low=1, below=9)
+    rate: float = bounded(0.1, above=0, high=1)
+    count: int = bounded(2, low=1, below=9)
     name: str = "x"
-    limit: int | None = ranged(None, low=1)
+    limit: int | None = bounded(None, low=1)
     inner: Inner = field(default_factory=Inner)
 
 
@@ -80,8 +80,8 @@ def test_a_file_that_is_no_config_is_refused_by_place(change, said):
 
 
 def test_the_nearest_words_come_first_whatever_their_case():
-    assert nearest("pendulm-v1", ["Pendulum-v1", "Ant-v5", "CartPole-v1"])[0] == "Pendulum-v1"
-    assert nearest("zzzz", ["Pendulum-v1"]) == []
+    assert suggest("pendulm-v1", ["Pendulum-v1", "Ant-v5", "CartPole-v1"])[0] == "Pendulum-v1"
+    assert suggest("zzzz", ["Pendulum-v1"]) == []
 
 
 def test_configs_cannot_be_changed():

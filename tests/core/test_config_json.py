@@ -3,18 +3,18 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from troop.core.config import check, decode, encode, ranged
+from troop.core.config import bounded, check, decode, encode
 
 
 @dataclass(frozen=True)
 class Inner:
-    size: int = ranged(3, low=1)
-    wide: tuple[int, ...] = ranged((4, 5), low=1)
+    size: int = bounded(3, low=1)
+    wide: tuple[int, ...] = bounded((4, 5), low=1)
 
 
 @dataclass(frozen=True)
 class Outer:
-    rate: float = ranged(0.5, above=0, high=1)
+    rate: float = bounded(0.5, above=0, high=1)
     inner: Inner = Inner()
     name: str | None = None
     on: bool = False

@@ -1,6 +1,6 @@
 import pytest
 
-from troop.core.remote import Ahead, Elsewhere, batched, later, readonly, tell
+from troop.core.remote import Prefetch, RemoteCallable, batched, call_async, readonly, send
 
 
 class Peer:
@@ -15,7 +15,7 @@ class Peer:
         return self.asked * 100 + x + plus
 
 
-class Slow(Elsewhere):
+class Slow(RemoteCallable):
     """A method elsewhere whose answers come when the test says so."""
 
     def __init__(self):
@@ -24,11 +24,11 @@ class Slow(Elsewhere):
     def __call__(self, *args, **kwargs):
         return args, kwargs
 
-    def later(self, *args, **kwargs):
+    def call_async(self, *args, **kwargs):
         self.questions.append((args, kwargs))
         return Answer(self, len(self.questions))
 
-    def tell(self, *args, **kwargs):
+    def send(self, *args, **kwargs):
         self.told.append((args, kwargs))
 
 
@@ -47,7 +47,7 @@ class Answer:
 
 def test_a_peer_here_is_asked_when_its_answer_is_wanted_and_only_once():
     peer = Peer()
-    answer = later(peer.ask, 1, plus=2)
+    answer = call_async(peer.ask, 1, plus=2)
     assert peer.asked == 0 and answer.ready()
     peer.asked = 4  # what happens meanwhile is seen
     assert answer.result() == answer.result() == 503 and peer.asked == 5
@@ -55,32 +55,32 @@ def test_a_peer_here_is_asked_when_its_answer_is_wanted_and_only_once():
 
 def test_telling_a_peer_here_is_calling_it():
     peer = Peer()
-    assert tell(peer.ask, 1) is None and peer.asked == 1
+    assert send(peer.ask, 1) is None and peer.asked == 1
 
 
 def test_asking_ahead_here_is_never_stale():
     peer = Peer()
-    ahead = Ahead(peer.ask, 3).deep(2)
+    ahead = Prefetch(peer.ask, 3).deep(2)
     assert peer.asked == 0
     assert [ahead.take(), ahead.take()] == [103, 203]
 
 
 def test_a_failure_of_a_peer_here_surfaces_where_the_answer_is_wanted():
-    answer = later(lambda: 1 // 0)
+    answer = call_async(lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         answer.result()
 
 
 def test_elsewhere_goes_through_the_engine():
     slow = Slow()
-    tell(slow, 1, b=2)
-    assert slow.told == [((1,), {"b": 2})] and later(slow, 5).result() == 1
+    send(slow, 1, b=2)
+    assert slow.told == [((1,), {"b": 2})] and call_async(slow, 5).result() == 1
     assert slow.questions == [((5,), {})]
 
 
 def test_ahead_keeps_its_questions_under_way_and_takes_answers_in_order():
     slow = Slow()
-    ahead = Ahead(slow, 7).deep(3)
+    ahead = Prefetch(slow, 7).deep(3)
     assert slow.questions == []
     assert ahead.take() is None and len(slow.questions) == 3
     assert ahead.take() is None and len(slow.questions) == 3

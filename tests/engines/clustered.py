@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from fault_roles import Keeper, Learner, Teller
+from fault_roles import CheckpointSource, Learner, Teller
 
 from troop.core.engine import Until
 from troop.core.program import Program
@@ -20,7 +20,7 @@ def write_whole(path, text):
     half.replace(path)
 
 
-class Watch:
+class RunObserver:
     """Writes down where the tellers are; ends the run some steps after both are on one machine."""
 
     def __init__(self, folder):
@@ -61,7 +61,7 @@ class Watch:
 def program():
     """Two tellers, a learner and a keeper."""
     made = Program("clustered")
-    keeper = made.add("keeper", Keeper)
+    keeper = made.add("keeper", CheckpointSource)
     made.add("learner", Learner, keeper)
     for i in range(2):
         made.add(f"teller{i}", Teller, keeper, name=f"teller{i}", first=FIRST[i])
@@ -89,4 +89,4 @@ def run(address, lost, watch):
 
 
 if __name__ == "__main__":
-    run(sys.argv[2], float(sys.argv[3]), Watch(Path(sys.argv[1])))
+    run(sys.argv[2], float(sys.argv[3]), RunObserver(Path(sys.argv[1])))

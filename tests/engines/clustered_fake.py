@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from clustered import Watch, run
+from clustered import RunObserver, run
 
-from troop.engines.on_ray_cluster import authenticate
+from troop.engines.ray.cluster import authenticate
 
 
-class Killing(Watch):
+class Killing(RunObserver):
     """Kills the second node once all roles run, and ends the run some steps after the restarts."""
 
     node = None

@@ -5,10 +5,10 @@ import os
 import time
 from pathlib import Path
 
-from troop.core.remote import later, tell
+from troop.core.remote import call_async, send
 
 
-class Keeper:
+class CheckpointSource:
     """Keeps what it is told, in order; may be slow until a file is there."""
 
     def __init__(self, paused_until=None):
@@ -24,7 +24,7 @@ class Keeper:
         """How many were kept."""
         return len(self.kept)
 
-    def cut(self):
+    def on_restart(self):
         """Peers went on without it."""
         self.cuts += 1
 
@@ -44,7 +44,7 @@ class Keeper:
 class Teller:
     """Tells `first` and what follows, asks now and then; fails as it is told to, once per marker file."""
 
-    expendable = True
+    restart_fresh = True
 
     def __init__(self, keeper, fault=None, marker=None, fault_at=20, blob=0, name="teller", first=1):
         self.keeper, self.fault, self.marker, self.fault_at = keeper, fault, marker, fault_at
@@ -55,9 +55,9 @@ class Teller:
         self.told += 1
         if self.fault and self.told == self.fault_at:
             self._fail()
-        tell(self.keeper.add, self.first + self.told - 1, self.blob)
+        send(self.keeper.add, self.first + self.told - 1, self.blob)
         if self.told % 7 == 0:
-            later(self.keeper.count).result()
+            call_async(self.keeper.count).result()
         time.sleep(0.0005)
         return {"count/env_steps": 1}
 
@@ -120,7 +120,7 @@ class Learner:
         self.updates = state["updates"]
 
 
-class Judge:
+class OutlierFilter:
     """Takes its time over an evaluation."""
 
     def __init__(self, keeper, seconds=0.0):

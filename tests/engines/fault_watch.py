@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from fault_roles import Judge, Keeper, Learner, Teller
+from fault_roles import CheckpointSource, Learner, OutlierFilter, Teller
 
 from troop.core.program import Program, Schedule
 
@@ -12,8 +12,8 @@ from troop.core.program import Program, Schedule
 class Log:
     """A Watch that keeps everything, may kill a host once, and stops after that many further steps."""
 
-    def __init__(self, pids, kill=None, after=30, further=200):
-        self.pids, self.kill, self.after, self.further = pids, kill, after, further
+    def __init__(self, pids, kill=None, after=30, extend_until=200):
+        self.pids, self.kill, self.after, self.extend_until = pids, kill, after, extend_until
         self.last, self.saves, self.notes, self.killed, self.stop_at, self.counters = (
             {},
             [],
@@ -33,7 +33,7 @@ class Log:
             self.killed = int(pid)
             os.kill(self.killed, signal.SIGKILL)
         if pid and self.killed not in (None, pid) and self.stop_at is None:
-            self.stop_at = counters.env_steps + self.further
+            self.stop_at = counters.env_steps + self.extend_until
 
     def stop_asked(self):
         """Some steps after the return of the killed."""
@@ -82,9 +82,9 @@ def alive(pid):
 
 def troop(**teller):
     program = Program("troop")
-    keeper = program.add("keeper", Keeper)
+    keeper = program.add("keeper", CheckpointSource)
     program.add("learner", Learner, keeper)
     program.add("teller", Teller, keeper, **teller)
-    program.add("judge", Judge, keeper)
+    program.add("judge", OutlierFilter, keeper)
     program.schedule("judge", Schedule(env_steps=20))
     return program

@@ -5,13 +5,13 @@ import signal
 import sys
 from pathlib import Path
 
-from fault_roles import Judge, Keeper, Teller
+from fault_roles import CheckpointSource, OutlierFilter, Teller
 
 from troop.core.engine import Until
 from troop.core.program import Program, Schedule
 
 
-class Watch:
+class RunObserver:
     """Writes down the pids of all hosts; a signal asks for an end."""
 
     def __init__(self, path, hosts):
@@ -47,10 +47,10 @@ class Watch:
 def program(tellers):
     """Some tellers, a keeper and a judge."""
     made = Program("launched")
-    keeper = made.add("keeper", Keeper)
+    keeper = made.add("keeper", CheckpointSource)
     for i in range(tellers):
         made.add(f"teller{i}", Teller, keeper, name=f"teller{i}")
-    made.add("judge", Judge, keeper)
+    made.add("judge", OutlierFilter, keeper)
     made.schedule("judge", Schedule(env_steps=50))
     return made
 
@@ -63,7 +63,7 @@ def main():
     )  # not above: spawned hosts read this file again, and need no torch
 
     made = program(1 if sys.argv[2] == "ray" else 2)  # each host of Ray takes seconds to start
-    watch = Watch(sys.argv[1], len(made.nodes))
+    watch = RunObserver(sys.argv[1], len(made.nodes))
     signal.signal(signal.SIGINT, watch.on_signal)
     how = {"threads": 1, "log_s": 0.05}
     engine = Ray(**how) if sys.argv[2] == "ray" else Processes(**how, start=sys.argv[2])

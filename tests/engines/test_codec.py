@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from troop.core.batch import Rows
-from troop.engines.codec import address_of, pack, pack_call
-from troop.engines.shared import opened, parcel
-from troop.engines.unpacking import _PLANS, unpack
+from troop.core.batch import Rollout
+from troop.engines.rpc.codec import address_of, pack, pack_call
+from troop.engines.rpc.decode import _PLANS, unpack
+from troop.engines.rpc.shared_memory import opened, parcel
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def test_the_same_kind_of_value_comes_again_with_other_numbers():
     def rows(seed):
         torch.manual_seed(seed)
         flag = torch.rand(4, 2) > 0.5
-        return Rows(
+        return Rollout(
             torch.arange(2),
             {"obs": torch.randn(4, 2, 3)},
             torch.randn(4, 2),

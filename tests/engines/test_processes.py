@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from fault_roles import Broken, Keeper, Teller
+from fault_roles import Broken, CheckpointSource, Teller
 from fault_watch import TOLD, Log, Told, alive, troop
 
 from troop.core.engine import Until
@@ -93,7 +93,7 @@ def test_a_crash_loop_ends_the_run_with_a_checkpoint_and_the_first_reason(nothin
 
 def test_a_role_that_cannot_be_built_ends_the_run_at_once(nothing_left):
     program = Program("broken")
-    program.add("fine", Keeper)
+    program.add("fine", CheckpointSource)
     program.add("broken", Broken)
     with pytest.raises(TrainingFault, match="broken could not be started: ValueError: no such device"):
         Processes(**ENGINE).run(program, Until(env_steps=10), 0, Log(nothing_left))
@@ -102,7 +102,9 @@ def test_a_role_that_cannot_be_built_ends_the_run_at_once(nothing_left):
 def test_a_full_mailbox_makes_the_teller_wait_and_nothing_is_lost(tmp_path, nothing_left):
     gate = tmp_path / "gate"
     program = Program("paused")
-    program.add("teller", Teller, program.add("keeper", Keeper, str(gate)), blob=1 << 20, name="teller")
+    program.add(
+        "teller", Teller, program.add("keeper", CheckpointSource, str(gate)), blob=1 << 20, name="teller"
+    )
 
     class Opens(Log):
         """Looks for a while at how much was told, then opens the gate."""

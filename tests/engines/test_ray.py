@@ -11,15 +11,17 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from fault_roles import Broken, Keeper, Teller, Threads
+from fault_roles import Broken, CheckpointSource, Teller, Threads
 from fault_watch import TOLD, Log, Told, alive, troop
 
 from troop import __version__ as troop_version
 from troop.core.engine import Until
 from troop.core.errors import BadInput, SetupProblem, TrainingFault
 from troop.core.program import Program
-from troop.engines import Ray, on_ray_cluster, on_ray_crew
-from troop.engines.on_ray_cluster import connected
+from troop.engines import Ray
+from troop.engines.ray import cluster as on_ray_cluster
+from troop.engines.ray import pool as on_ray_crew
+from troop.engines.ray.cluster import connected
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'trooprl[ray]'")
 ENGINE = {"threads": 1, "log_s": 0.01, "checkpoint_s": 1e9}
@@ -46,7 +48,7 @@ def pids(local_ray):
 
 @pytest.mark.parametrize("victim", ["keeper", "learner", "teller"])
 def test_a_killed_host_comes_back_and_nothing_is_lost_or_twice(victim, pids):
-    log = Log(pids, victim, further=50)
+    log = Log(pids, victim, extend_until=50)
     result = Ray(**ENGINE).run(troop(), Until(env_steps=100_000), 0, log)
     assert result.status == "stopped" and result.counters.restarts == 1
     assert any(f"{victim} died" in note and "Ray worker died" in note for note in log.notes)
@@ -59,7 +61,7 @@ def test_a_killed_host_comes_back_and_nothing_is_lost_or_twice(victim, pids):
 
 
 def test_a_learner_goes_on_from_the_newest_checkpoint(pids):
-    log = Log(pids, "learner", after=150, further=50)
+    log = Log(pids, "learner", after=150, extend_until=50)
     result = Ray(**ENGINE | {"checkpoint_s": 0.3}).run(troop(), Until(env_steps=100_000), 0, log)
     assert len(log.saves) > 2 and result.counters.restarts == 1
     assert 0 <= result.counters.updates - log.saves[-1]["learner.updates"] < result.counters.updates
@@ -92,7 +94,7 @@ def test_a_crash_loop_ends_the_run_with_a_checkpoint_and_the_first_reason(pids):
 
 def test_a_role_that_cannot_be_built_ends_the_run_at_once(pids):
     program = Program("broken")
-    program.add("fine", Keeper)
+    program.add("fine", CheckpointSource)
     program.add("broken", Broken)
     with pytest.raises(TrainingFault, match="broken could not be started: ValueError: no such device"):
         Ray(**ENGINE).run(program, Until(env_steps=10), 0, Log(pids))
@@ -101,7 +103,9 @@ def test_a_role_that_cannot_be_built_ends_the_run_at_once(pids):
 def test_a_full_mailbox_makes_the_teller_wait_and_nothing_is_lost(tmp_path, pids):
     gate = tmp_path / "gate"
     program = Program("paused")
-    program.add("teller", Teller, program.add("keeper", Keeper, str(gate)), blob=1 << 20, name="teller")
+    program.add(
+        "teller", Teller, program.add("keeper", CheckpointSource, str(gate)), blob=1 << 20, name="teller"
+    )
 
     class Opens(Log):
         """Looks for a while at how much was told, then opens the gate."""

@@ -10,14 +10,14 @@ import torch
 
 from troop.core.errors import BadInput, SetupProblem
 from troop.core.program import Program, Schedule
-from troop.engines import on_ray_cluster
-from troop.engines.codec import pack
-from troop.engines.crew import members
-from troop.engines.letters import CALL, TELL
-from troop.engines.on_ray_asking import LETTERS, PAUSE, RayAsking, Replaced, body, opened
-from troop.engines.on_ray_crew import can_wait
-from troop.engines.on_ray_placement import LEAST, bundles, role_of, wishes
-from troop.engines.on_ray_serving import RayAnswers, RayLetter, RayServing
+from troop.engines.processes.pool import members
+from troop.engines.ray import cluster as on_ray_cluster
+from troop.engines.ray.client import LETTERS, PAUSE, RayAsking, Replaced, body, opened
+from troop.engines.ray.placement import LEAST, bundles, role_of, wishes
+from troop.engines.ray.pool import can_wait
+from troop.engines.ray.server import RayAnswers, RayLetter, RayServing
+from troop.engines.rpc.codec import pack
+from troop.engines.rpc.message import CALL, TELL
 
 
 def letter(order, kind=TELL, said="x"):
@@ -108,18 +108,18 @@ class Thread:
     """The role's thread: takes in events when it looks."""
 
     def __init__(self):
-        self.events, self.waits, self.later = [], [], []
+        self.events, self.waits, self.call_async = [], [], []
 
     def put(self, edge, *event):
         self.events.append((edge, event))
 
     def put_later(self, seconds, edge, *event):
-        self.later.append((seconds, edge, event))
+        self.call_async.append((seconds, edge, event))
 
     def look(self):
         while self.events:
             edge, event = self.events.pop(0)
-            edge.came(*event)
+            edge.on_step(*event)
 
     def wait(self, done, why, full=False):
         self.waits.append(why)
@@ -141,29 +141,29 @@ def test_answers_come_to_their_questions_and_tell_what_is_settled():
     assert two.ready() and two.result() == "second" and not one.ready()
     wire.sent[0][3].set_result(body(pack("first")))
     assert one.ready() and one.result() == "first"
-    edge.tell("store", "add", (3,), {})
+    edge.send("store", "add", (3,), {})
     assert [sent[:2] for sent in wire.sent] == [(1, 1), (2, 1), (3, 3)]
 
 
 def test_a_full_mailbox_makes_the_sender_wait():
     edge, _, wire = asking(budget=1000)
-    edge.tell("store", "add", (b"x" * 5000,), {})  # an empty one takes anything
+    edge.send("store", "add", (b"x" * 5000,), {})  # an empty one takes anything
     with pytest.raises(TimeoutError, match="room in the mailbox of store"):
-        edge.tell("store", "add", (1,), {})
+        edge.send("store", "add", (1,), {})
     wire.sent[0][3].set_result(None)
-    edge.tell("store", "add", (1,), {})
+    edge.send("store", "add", (1,), {})
     edge, _, _ = asking()
     for n in range(LETTERS):
-        edge.tell("store", "add", (n,), {})
+        edge.send("store", "add", (n,), {})
     with pytest.raises(TimeoutError, match="room"):
-        edge.tell("store", "add", (0,), {})
+        edge.send("store", "add", (0,), {})
 
 
 def test_a_new_server_gets_what_the_last_one_left_in_order():
     edge, thread, wire = asking()
-    edge.tell("store", "add", (1,), {})
+    edge.send("store", "add", (1,), {})
     reply = edge.ask("store", "count", (), {})
-    edge.tell("store", "add", (2,), {})
+    edge.send("store", "add", (2,), {})
     wire.sent[0][3].set_result(None)
     thread.look()
     edge.attach(other := Wire())
@@ -182,22 +182,22 @@ def test_a_broken_connection_is_tried_again_and_a_newer_life_ends_this_one():
     from ray.exceptions import ActorDiedError, ActorUnavailableError
 
     edge, thread, wire = asking()
-    edge.tell("store", "add", (1,), {})
+    edge.send("store", "add", (1,), {})
     wire.sent[0][3].set_exception(ActorUnavailableError("cut", None))
     thread.look()
-    assert thread.later == [(PAUSE, edge, (1, 1, None))]
-    edge.came(1, 1, None)
+    assert thread.call_async == [(PAUSE, edge, (1, 1, None))]
+    edge.on_step(1, 1, None)
     assert wire.sent[1][:2] == (1, 1)  # the same number: the server will know it
     wire.sent[1][3].set_exception(ActorDiedError())
     thread.look()
-    assert len(wire.sent) == 2 and len(thread.later) == 1  # the launcher will send another server
+    assert len(wire.sent) == 2 and len(thread.call_async) == 1  # the launcher will send another server
     edge.attach(other := Wire())
     other.sent[0][3].set_exception(Replaced("a newer me"))
     with pytest.raises(Replaced):
         thread.look()
 
 
-class Steps:
+class StepRecorder:
     """Steps."""
 
     def step(self):
@@ -212,8 +212,8 @@ def test_resources_go_to_all_that_step_then_to_roles_then_to_single_hosts():
     program = Program("placed")
     program.add("replay", Answers)
     for i in range(2):
-        program.add(f"actor{i}", Steps)
-    program.add("runner/0", Steps)
+        program.add(f"actor{i}", StepRecorder)
+    program.add("runner/0", StepRecorder)
     wanted = wishes(("0.5", "actor=2", "actor1=3"), "cpus", "CPU") + wishes(("runner=1",), "gpus", "GPU")
     found = bundles(members(program), wanted + wishes(("actor:sim=4",), "resources"))
     assert found == {

@@ -3,16 +3,16 @@
 from types import SimpleNamespace
 
 import pytest
-from fault_roles import Keeper, Learner, Teller
+from fault_roles import CheckpointSource, Learner, Teller
 
 from troop.core.engine import Counters, Until
 from troop.core.errors import TrainingFault
 from troop.core.program import Program
 from troop.engines import Processes, supervisor
-from troop.engines.crew import members
-from troop.engines.launching import Loop
+from troop.engines.driver import Loop
+from troop.engines.metrics import Tally
+from troop.engines.processes.pool import members
 from troop.engines.supervisor import LONGEST_PAUSE, WINDOW, Limits, OverBudget, Supervisor
-from troop.engines.tally import Tally
 
 
 class Crew:
@@ -21,7 +21,7 @@ class Crew:
     def __init__(self, later=()):
         self.later = frozenset(later)
         program = Program("crew")
-        keeper = program.add("keeper", Keeper)
+        keeper = program.add("keeper", CheckpointSource)
         program.add("learner", Learner, keeper)
         program.add("teller", Teller, keeper)
         self.members = members(program)
@@ -31,8 +31,8 @@ class Crew:
         member.process, member.ready = object(), False
         member.heard = member.spawned = supervisor.time.monotonic()
         self.spawned.append((member.name, member.spawned))
-        expendable = member.name == "teller"
-        self.said.append((member, ("ready", True, not expendable, True, [])))
+        restart_fresh = member.name == "teller"
+        self.said.append((member, ("ready", True, not restart_fresh, True, [])))
 
     def wire(self, member):
         """Nothing to wire."""

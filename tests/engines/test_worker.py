@@ -4,7 +4,7 @@ import pytest
 
 from troop.core.program import Program
 from troop.engines import worker
-from troop.engines.post import Start
+from troop.engines.rpc.transport import Start
 from troop.engines.worker import LONG, SETTLING, Ended, Worker
 
 

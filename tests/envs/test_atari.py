@@ -32,10 +32,10 @@ def test_a_stack_goes_on_from_the_row_before_or_begins_anew(id, steps, frames, l
         if i == 0:
             assert equal.all()
             continue
-        follows = (now[:, :3] == came[i - 1].obs["obs"][:, 1:]).flatten(1).all(dim=1)
-        assert (follows | (equal & ~step.valid)).all()
-        seen["begins"] += int((~follows).sum())
-        seen["goes on"] += int((follows & ~step.valid).sum())
+        peer_module = (now[:, :3] == came[i - 1].obs["obs"][:, 1:]).flatten(1).all(dim=1)
+        assert (peer_module | (equal & ~step.valid)).all()
+        seen["begins"] += int((~peer_module).sum())
+        seen["goes on"] += int((peer_module & ~step.valid).sum())
     assert seen["begins"] > 0
     assert (seen["goes on"] > 0) == (life_loss and id == "Breakout-v5")  # Pong has no lives
 
@@ -65,22 +65,24 @@ def test_a_frame_is_the_maximum_of_the_last_two_of_four():
 
 def test_rewards_are_clipped_in_training_and_real_when_judged():
     config = EnvPool("SpaceInvaders-v5", 4, 2, preprocessing(life_loss=False))
-    clipped, real = (torch.stack([step.reward for step in rollout(c, 80)]) for c in (config, config.judged()))
+    clipped, real = (
+        torch.stack([step.reward for step in rollout(c, 80)]) for c in (config, config.for_evaluation())
+    )
     assert set(clipped.unique().tolist()) == {0.0, 1.0} and real.max() > 1
     assert torch.equal(clipped, real.sign())
 
 
 def test_only_what_training_changes_is_judged_otherwise():
     training = EnvPool("Breakout-v5", 3, 1, preprocessing(sticky=0.25))
-    judged = training.judged()
+    judged = training.for_evaluation()
     assert dict(judged.settings) == {
         k: v for k, v in preprocessing(False, sticky=0.25) if k not in ("reward_clip", "episodic_life")
     }
     defaults = envpool.make_spec("Breakout-v5").config
     assert defaults.reward_clip is False and defaults.episodic_life is False
-    assert judged.envs == 3 and judged.judged() is judged
+    assert judged.envs == 3 and judged.for_evaluation() is judged
     for other in (EnvPool("Pendulum-v1"), Gymnasium("Pendulum-v1"), Toy("Clock"), EnvPool("Pong-v5")):
-        assert other.judged() is other
+        assert other.for_evaluation() is other
 
 
 def test_the_defaults_of_the_backend_are_those_of_the_papers():

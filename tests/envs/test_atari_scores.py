@@ -4,7 +4,7 @@ import pytest
 
 from troop.core.env import Discrete, EnvSpec, Field
 from troop.envs import EnvPool, Gymnasium, envpool_catalog
-from troop.envs.atari_scores import SCORES, published_scores
+from troop.envs.envpool.atari_scores import SCORES, published_scores
 
 # Horgan et al., 2018, no-op starts.
 APE_X = """

@@ -100,7 +100,7 @@ def test_importing_the_room_is_light():
 def test_envpool_is_imported_without_its_families_and_knows_all_their_tasks():
     pytest.importorskip("envpool")
     code = (
-        "import sys; from troop.envs.envpool_import import import_envpool; light = import_envpool();"
+        "import sys; from troop.envs.envpool.lazy_import import import_envpool; light = import_envpool();"
         "import envpool.entry; loaded = [m for m in sys.modules if m.endswith(('_envpool', '_render'))];"
         "assert not loaded, loaded; names = light.list_all_envs();"
         "pool = light.make_gymnasium('CartPole-v1', num_envs=2); assert pool.reset()[0].shape == (2, 4);"

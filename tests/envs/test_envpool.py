@@ -7,7 +7,7 @@ import torch
 from troop.core.env import Continuous, Discrete, Field
 from troop.core.errors import BadInput
 from troop.envs import EnvPool
-from troop.envs.envpool import EnvPoolEnv
+from troop.envs.envpool.adapter import EnvPoolEnv
 from troop.envs.observations import spread
 
 envpool = pytest.importorskip("envpool")

@@ -3,7 +3,7 @@ import torch
 
 from troop.core.env import Continuous, EnvSpec, Field, Step
 from troop.core.errors import SetupProblem, TrainingFault
-from troop.envs import Guarded, Toy
+from troop.envs import EnvGuard, Toy
 
 
 def _push(envs: int) -> torch.Tensor:
@@ -67,16 +67,16 @@ class Broken:
 def test_an_env_that_is_never_finite_is_told_after_a_few_trials():
     broken = Broken(torch.tensor([[0.0, 0.0], [float("nan"), 0.0]]))
     with pytest.raises(SetupProblem, match="broken"):
-        Guarded(broken).reset(0)
+        EnvGuard(broken).reset(0)
     assert broken.restarts <= 10
 
 
 @pytest.mark.parametrize("obs", [torch.zeros(2, 3), torch.zeros(2, 2, dtype=torch.float64)])
 def test_another_shape_or_dtype_is_named(obs):
     with pytest.raises(TrainingFault, match=r"broken.*obs.*float(32|64).*spec says"):
-        Guarded(Broken(obs)).reset(0)
+        EnvGuard(Broken(obs)).reset(0)
 
 
 def test_a_large_but_finite_sum_is_no_fault():
-    step = Guarded(Broken(torch.full((2, 2), 3e38))).reset(0)
+    step = EnvGuard(Broken(torch.full((2, 2), 3e38))).reset(0)
     assert step.faults == 0

@@ -6,7 +6,7 @@ from gymnasium import spaces
 from troop.core.env import Discrete, Field
 from troop.core.errors import BadInput
 from troop.envs import EnvPool
-from troop.envs.gymnasium_spaces import leaves_of
+from troop.envs.gymnasium.spaces import leaves_of
 from troop.envs.images import planes_of, to_planes
 from troop.envs.observations import Packer, name_leaves, spread
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from troop.envs import EnvPool
-from troop.envs import slim_assets as module
+from troop.envs.envpool import slim_assets as module
 
 envpool = pytest.importorskip("envpool")
 
@@ -35,7 +35,7 @@ def _entry(id):
 
 def test_two_processes_building_at_once_agree(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from troop.envs.slim_assets import _slim_copy;"
+        "import sys; from pathlib import Path; from troop.envs.envpool.slim_assets import _slim_copy;"
         "print(_slim_copy(Path(sys.argv[1]), 'mujoco/assets_dmc'))"
     )
     _, stock = _entry("WalkerWalk-v1")

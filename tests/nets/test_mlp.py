@@ -9,7 +9,7 @@ from troop.nets.actors import DeterministicActor
 from troop.nets.chain import layered
 from troop.nets.critics import Critics
 from troop.nets.mlp import MLP
-from troop.nets.shape import Shape
+from troop.nets.network_config import NetworkConfig
 
 ACTIVATIONS = {"relu": F.relu, "elu": F.elu, "silu": F.silu}
 
@@ -60,7 +60,7 @@ def test_answers_and_gradients_are_those_of_plain_layers(size, layer_norm, copie
 
 @pytest.mark.parametrize("layer_norm, activation", [(False, "relu"), (True, "relu"), (True, "silu")])
 def test_a_frozen_net_passes_gradients_through_and_keeps_none(layer_norm, activation):
-    net = Critics(5, Shape((8, 8), layer_norm, activation), 3, count=2).requires_grad_(False)
+    net = Critics(5, NetworkConfig((8, 8), layer_norm, activation), 3, count=2).requires_grad_(False)
     action = torch.randn(4, 2, requires_grad=True)
     net(torch.randn(4, 3), action).sum().backward()
     assert action.grad.abs().sum() > 0
@@ -106,19 +106,19 @@ def test_layers_start_as_torch_starts_them():
 
 def test_the_actors_last_layer_starts_small_and_unbiased():
     torch.manual_seed(0)
-    weight, bias = list(DeterministicActor(4, Shape((256,)), 64, head_std=0.01).parameters())[-2:]
+    weight, bias = list(DeterministicActor(4, NetworkConfig((256,)), 64, head_std=0.01).parameters())[-2:]
     assert weight.std().item() == pytest.approx(0.01, rel=0.05)
     assert not bias.any()
 
 
 def test_actions_are_bounded_by_tanh():
-    action = DeterministicActor(3, Shape((8,)), 2, head_std=100.0)(torch.randn(64, 3) * 10)
+    action = DeterministicActor(3, NetworkConfig((8,)), 2, head_std=100.0)(torch.randn(64, 3) * 10)
     assert action.abs().max() <= 1 and action.abs().max() > 0.99
 
 
 def test_critics_are_independent_and_see_observation_and_action():
     torch.manual_seed(0)
-    critics, obs, action = Critics(5, Shape((8,)), 7, count=3), torch.randn(4, 3), torch.randn(4, 2)
+    critics, obs, action = Critics(5, NetworkConfig((8,)), 7, count=3), torch.randn(4, 3), torch.randn(4, 2)
     found = critics(obs, action)
     assert found.shape == (3, 4, 7) and not torch.equal(found[0], found[1])
     assert not torch.equal(found, critics(obs, action + 1)) and not torch.equal(

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from troop.nets.noisy import NoisyLinear, NoisyMLP, dimmed, squeezed
+from troop.nets.noisy import NoisyLinear, NoisyMLP, factorised_noise, scale_noise
 
 
 def layer(seed=0, sigma0=0.5):
@@ -50,10 +50,10 @@ def test_noise_is_the_signed_root_of_a_gaussian():
     torch.manual_seed(0)
     e = torch.randn(1000)
     torch.manual_seed(0)
-    found = squeezed(1000, e)
+    found = factorised_noise(1000, e)
     by_hand = [math.copysign(math.sqrt(abs(x)), x) for x in e.tolist()]
     assert found.tolist() == pytest.approx(by_hand, abs=1e-6)
-    many = squeezed(200_000, e)
+    many = factorised_noise(200_000, e)
     assert many.mean().abs() < 0.01
     assert many.square().mean().item() == pytest.approx(math.sqrt(2 / math.pi), rel=0.01)  # E|e|
 
@@ -99,6 +99,6 @@ def test_rows_with_rate_zero_feel_nothing_and_others_in_proportion():
     noise = [made.draw(3)]
     still, loud = made(x), made(x, noise[0])
     rate = torch.tensor([0.0, 0.5, 1.0])
-    found = made(x, dimmed(noise, rate)[0])
+    found = made(x, scale_noise(noise, rate)[0])
     assert torch.allclose(found, still + rate.unsqueeze(1) * (loud - still), atol=1e-5)
     assert torch.allclose(found[0], still[0], atol=1e-6)

@@ -3,10 +3,10 @@ import math
 import pytest
 import torch
 
+from troop.algorithms.optim.flat import flat, flatten
 from troop.nets.actors import DeterministicActor, GaussianActor
 from troop.nets.critics import Critics
-from troop.nets.flat import flat, flatten
-from troop.nets.shape import Shape
+from troop.nets.network_config import NetworkConfig
 from troop.nets.simba import Simba
 from troop.nets.sphere import rolled
 
@@ -120,7 +120,7 @@ def test_features_lie_on_the_sphere_however_long_the_input():
 
 def test_it_works_flat_and_copied():
     torch.manual_seed(0)
-    critics = Critics(5, Shape((8, 8), kind="simbav2"), 3, count=2)
+    critics = Critics(5, NetworkConfig((8, 8), kind="simbav2"), 3, count=2)
     obs, action = torch.randn(4, 3), torch.randn(4, 2)
     before = critics(obs, action)
     whole = flatten(critics)
@@ -139,7 +139,7 @@ def test_it_works_flat_and_copied():
 
 
 def test_actors_of_both_kinds_are_bounded():
-    shape = Shape((16,), kind="simbav2")
+    shape = NetworkConfig((16,), kind="simbav2")
     x = torch.randn(64, 3) * 10
     assert DeterministicActor(3, shape, 2)(x).abs().max() <= 1
     mean, log_std = GaussianActor(3, shape, 2, -5.0, 2.0)(x)

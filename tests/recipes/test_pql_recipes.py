@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from troop import api
-from troop.algorithms import FastTD3Config, SACConfig
+from troop.algorithms import SACConfig, TD3Config
 from troop.engines import Processes
-from troop.recipes import Wish, pql
+from troop.recipes import RecipeArgs, pql
 
 NAMES = ("pql", "pql-d", "pql-sac")
 # Learning rates, n, gamma, tau, clipped gradients, weight decay: the same for all three.
@@ -16,24 +16,31 @@ SHARED = (5e-4, 5e-4, 3, 0.99, 0.05, 0.5, 0.01)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_papers_numbers_are_the_papers(name):
-    made = pql.paper(name, Wish(device="cuda:0"))
+    made = pql.paper(name, RecipeArgs(device="cuda:0"))
     algorithm, system = made.algorithm, made.system
-    assert (made.env.envs, system.batch, system.capacity, system.warmup) == (4096, 8192, 5_000_000, 32)
-    assert (system.beta_av, system.beta_pv, system.publish, system.length) == (8.0, 2.0, 1.0, 1)
+    assert (made.env.envs, system.batch_size, system.replay_capacity, system.learning_starts) == (
+        4096,
+        8192,
+        5_000_000,
+        32,
+    )
+    assert (system.beta_av, system.beta_pv, system.publish_every, system.chunk_length) == (8.0, 2.0, 1.0, 1)
     assert not system.free_running and made.device == "cuda:0" and isinstance(made.engine, Processes)
     rates = (algorithm.actor_lr, algorithm.critic_lr, algorithm.n_step, algorithm.gamma, algorithm.tau)
     assert (*rates, algorithm.max_grad_norm, algorithm.weight_decay) == SHARED
     assert algorithm.actor_hidden == algorithm.critic_hidden == (512, 256, 128)
     assert algorithm.activation == "elu" and not algorithm.layer_norm and algorithm.critics == 2
     assert (
-        algorithm.normalize_observations and algorithm.clipped_double_q and algorithm.refuse_split() is None
+        algorithm.normalize_observations
+        and algorithm.clipped_double_q
+        and algorithm.unsplittable_reason() is None
     )
 
 
 def test_noise_and_atoms_are_the_papers():
     for name in ("pql", "pql-d"):
         algorithm = pql.PAPER[name]
-        assert isinstance(algorithm, FastTD3Config) and algorithm.clip_actions
+        assert isinstance(algorithm, TD3Config) and algorithm.clip_actions
         assert (algorithm.std_min, algorithm.std_max) == (0.05, 0.8)
         assert (algorithm.policy_noise, algorithm.noise_clip) == (0.8, 0.2)
     categorical = pql.PAPER["pql-d"]
@@ -50,7 +57,7 @@ def test_noise_and_atoms_are_the_papers():
 def test_small_ones_fit_whatever_the_env(name, env):
     made = api.experiment(name, env)
     made.check()
-    assert made.system.batch < 1000 and made.env.envs <= 128
+    assert made.system.batch_size < 1000 and made.env.envs <= 128
     program = made.system.program(made.algorithm, made.env, made.setting())
     assert {"actor", "critic", "policy", "evaluator"} <= program.nodes.keys()
     settings = dataclasses.asdict(made.algorithm)

@@ -5,7 +5,7 @@ import pytest
 from troop import api
 from troop.core.engine import Until
 from troop.core.errors import BadInput
-from troop.recipes import RECIPES, Wish, find
+from troop.recipes import RECIPES, RecipeArgs, find
 
 # Envs, rows per env, gamma, v_max, n, updates, std_min, std_max, policy_noise of the paper's table.
 PAPER = {
@@ -23,17 +23,19 @@ def test_the_papers_numbers_are_the_papers(env):
     algorithm, system = made.algorithm, made.system
     assert (
         made.env.envs,
-        system.capacity // made.env.envs,
+        system.replay_capacity // made.env.envs,
         algorithm.gamma,
         algorithm.v_max,
         algorithm.n_step,
-        system.rhythm.updates,
+        system.schedule.updates_per_step,
         algorithm.std_min,
         algorithm.std_max,
         algorithm.policy_noise,
     ) == PAPER[env]
     assert algorithm.v_min == -algorithm.v_max and algorithm.atoms == 101 and algorithm.tau == 0.1
-    assert system.rhythm.batch == 32_768 and system.warmup == 10 and algorithm.policy_delay == 2
+    assert (
+        system.schedule.batch_size == 32_768 and system.learning_starts == 10 and algorithm.policy_delay == 2
+    )
     assert (algorithm.actor_lr, algorithm.weight_decay, algorithm.lr_end) == (3e-4, 0.1, 1.0)
     assert not algorithm.layer_norm and not algorithm.clip_actions and not algorithm.target_policy
 
@@ -63,10 +65,14 @@ def test_an_unknown_recipe_gets_the_nearest():
 
 
 def test_fastsac_has_the_published_numbers():
-    made = find("fastsac").make(Wish("G1JoystickFlatTerrain-v1", device="cuda"))
+    made = find("fastsac").make(RecipeArgs("G1JoystickFlatTerrain-v1", device="cuda"))
     algorithm, system = made.algorithm, made.system
-    assert (made.env.envs, system.capacity // made.env.envs) == (4096, 1024)
-    assert (system.rhythm.batch, system.rhythm.updates, algorithm.policy_delay) == (8192, 8, 4)
+    assert (made.env.envs, system.replay_capacity // made.env.envs) == (4096, 1024)
+    assert (system.schedule.batch_size, system.schedule.updates_per_step, algorithm.policy_delay) == (
+        8192,
+        8,
+        4,
+    )
     assert (algorithm.gamma, algorithm.tau, algorithm.n_step, algorithm.atoms) == (0.97, 0.125, 1, 101)
     assert (algorithm.v_min, algorithm.v_max, algorithm.normalize_rewards) == (-20.0, 20.0, False)
     assert (algorithm.actor_hidden, algorithm.critic_hidden) == ((512, 256, 128), (768, 384, 192))
@@ -80,9 +86,9 @@ def test_fastsac_has_the_published_numbers():
 
 
 def test_sac_has_the_papers_numbers():
-    made = find("sac").make(Wish("HalfCheetah-v5", device="cuda"))
+    made = find("sac").make(RecipeArgs("HalfCheetah-v5", device="cuda"))
     algorithm, system = made.algorithm, made.system
-    assert system.rhythm.updates == made.env.envs and system.rhythm.batch == 256
+    assert system.schedule.updates_per_step == made.env.envs and system.schedule.batch_size == 256
     assert (algorithm.actor_hidden, algorithm.critic_hidden) == ((256, 256), (256, 256))
     assert (algorithm.tau, algorithm.gamma, algorithm.n_step, algorithm.policy_delay) == (0.005, 0.99, 1, 1)
     assert {algorithm.actor_lr, algorithm.critic_lr, algorithm.alpha_lr} == {3e-4}
@@ -91,14 +97,18 @@ def test_sac_has_the_papers_numbers():
 
 @pytest.mark.parametrize("env, updates", [("G1JoystickFlatTerrain-v1", 2), ("Go1Getup-v1", 8)])
 def test_simbav2_has_the_numbers_of_fasttd3s_code(env, updates):
-    made = find("fasttd3-simbav2").make(Wish(env, device="cuda"))
+    made = find("fasttd3-simbav2").make(RecipeArgs(env, device="cuda"))
     algorithm, system = made.algorithm, made.system
     assert (algorithm.net, algorithm.critic_hidden, algorithm.actor_hidden) == (
         "simbav2_port",
         (512, 512),
         (256,),
     )
-    assert (system.rhythm.batch, system.rhythm.updates, algorithm.weight_decay) == (8192, updates, 0.0)
+    assert (system.schedule.batch_size, system.schedule.updates_per_step, algorithm.weight_decay) == (
+        8192,
+        updates,
+        0.0,
+    )
     assert algorithm.actor_lr * algorithm.lr_end == pytest.approx(3e-5)
     assert (
         algorithm.lr_updates == 100_000 * updates
@@ -108,10 +118,14 @@ def test_simbav2_has_the_numbers_of_fasttd3s_code(env, updates):
 
 
 def test_ddpg_sync_has_the_numbers_of_the_pql_paper():
-    made = find("ddpg-sync").make(Wish("HalfCheetah-v5", device="cuda"))
+    made = find("ddpg-sync").make(RecipeArgs("HalfCheetah-v5", device="cuda"))
     algorithm, system = made.algorithm, made.system
-    assert (made.env.envs, system.capacity, system.warmup) == (4096, 5_000_000, 32)
-    assert (system.rhythm.batch, system.rhythm.updates, algorithm.policy_delay) == (8192, 8, 1)
+    assert (made.env.envs, system.replay_capacity, system.learning_starts) == (4096, 5_000_000, 32)
+    assert (system.schedule.batch_size, system.schedule.updates_per_step, algorithm.policy_delay) == (
+        8192,
+        8,
+        1,
+    )
     assert (algorithm.n_step, algorithm.gamma, algorithm.tau, algorithm.atoms) == (3, 0.99, 0.05, 0)
     assert (algorithm.policy_noise, algorithm.noise_clip) == (0.8, 0.2)
     assert (algorithm.std_min, algorithm.std_max, algorithm.max_grad_norm) == (0.05, 0.8, 0.5)
@@ -134,5 +148,5 @@ def test_ddpg_sync_has_the_numbers_of_the_pql_paper():
 def test_small_recipes_suit_families_of_tasks(name, env):
     made = api.experiment(name, env)
     made.check()
-    assert max(made.algorithm.critic_hidden) <= 256 and made.system.rhythm.overlap
-    assert made.system.capacity <= 1_000_000
+    assert max(made.algorithm.critic_hidden) <= 256 and made.system.schedule.overlap
+    assert made.system.replay_capacity <= 1_000_000

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from troop.core.batch import NStep, Rows
+from troop.core.batch import NStep, Rollout
 from troop.core.env import Continuous, EnvSpec, Field
-from troop.replay.uniform import Replay, Size
+from troop.replay.uniform import ReplaySize, UniformReplay
 
 STEP, TERMINATE, TRUNCATE, CLOSE = range(4)
 
@@ -32,8 +32,8 @@ class History:
         return EnvSpec("history", obs, Continuous(2), len(self.rows))
 
     def replay(self, experience=None, warmup=1, seed=0, length=None):
-        size = Size(length or self.length, warmup)
-        return Replay(self.spec(), experience or NStep(), size, seed)
+        size = ReplaySize(length or self.length, warmup)
+        return UniformReplay(self.spec(), experience or NStep(), size, seed)
 
     def piece(self, streams, kinds):
         """Append a row of the given kind to each of the streams; the same as Rows for a replay."""
@@ -43,7 +43,7 @@ class History:
             self.rows[stream].append(Row(number, reward, kind))
         new = [self.rows[s][-1] for s in streams]
         kind = torch.tensor(kinds)[None]
-        return Rows(
+        return Rollout(
             torch.tensor(streams),
             self.obs([(s, row.number) for s, row in zip(streams, new, strict=True)]),
             torch.tensor(
@@ -60,7 +60,7 @@ class History:
         x = torch.tensor([[[s, number, number % 5] for s, number in places]], dtype=torch.float32)
         return {"obs": x, "privileged": x[..., 1:2] * 10 + 1}
 
-    def cut(self):
+    def end_streams(self):
         """A forced reset: the newest row is only an observation from now on."""
         for rows in self.rows:
             if rows:
@@ -75,7 +75,7 @@ class History:
     def walk(self, stream, start, experience):
         """(reward, discount, number of the successor) by walking from `start`."""
         rows, total, steps = self.rows[stream], 0.0, 0
-        final = {TERMINATE} if experience.bootstrap_at_limits else {TERMINATE, TRUNCATE}
+        final = {TERMINATE} if experience.bootstrap_on_truncation else {TERMINATE, TRUNCATE}
         while steps < experience.n and rows[start + steps].kind != CLOSE:
             row = rows[start + steps]
             total += experience.gamma**steps * row.reward

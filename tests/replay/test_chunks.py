@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from troop.algorithms.dqn import DQNConfig
-from troop.algorithms.fast_td3 import FastTD3Config
-from troop.core.exploration import Fixed
+from troop.algorithms.td3 import TD3Config
+from troop.core.exploration import PerEnv
 from troop.envs import Toy
-from troop.replay.chunks import Chunks
-from troop.replay.prioritized import PrioritizedReplay, Priority
-from troop.replay.uniform import Size
-from troop.roles.collector import Collector, World
+from troop.replay.prioritized import PrioritizedReplay, PriorityConfig
+from troop.replay.recorders.chunks import ChunkRecorder
+from troop.replay.uniform import ReplaySize
+from troop.roles.collector import Collector, EnvFactory
 
 ENVS = {
     "ends, reset in the same step": Toy("Countdown", 3, limit=7, discrete=True),
@@ -24,13 +24,18 @@ ENVS = {
 }
 
 
-def parts(env, n, length, renewal=0, judged=True, limits=True, first=0):
+def parts(env, n, length, recreate_every=0, judged=True, limits=True, first=0):
     torch.manual_seed(2)
-    cfg = DQNConfig(n_step=n, gamma=0.9, hidden=(8,), optimizer="adam", bootstrap_at_limits=limits)
+    cfg = DQNConfig(n_step=n, gamma=0.9, hidden=(8,), optimizer="adam", bootstrap_on_truncation=limits)
     policy = cfg.policy(env.spec)
-    recorder = Chunks(env.envs, first, length, cfg.experience, policy if judged else None)
-    explore = Fixed((0.5,) * env.envs)
-    return cfg, policy, recorder, Collector(World(env.make, 5, renewal), policy, recorder, explore)
+    recorder = ChunkRecorder(env.envs, first, length, cfg.experience, policy if judged else None)
+    explore = PerEnv((0.5,) * env.envs)
+    return (
+        cfg,
+        policy,
+        recorder,
+        Collector(EnvFactory(env.make, 5, recreate_every), policy, recorder, explore),
+    )
 
 
 def play(collector, steps):
@@ -47,11 +52,11 @@ def play(collector, steps):
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("length, renewal", [(1, 0), (4, 0), (9, 13)])
 @pytest.mark.parametrize("limits", [True, False])
-def test_priorities_are_those_the_learner_would_compute(env, n, length, renewal, limits):
+def test_priorities_are_those_the_learner_would_compute(env, n, length, recreate_every, limits):
     env = ENVS[env]
-    cfg, policy, _, collector = parts(env, n, length, renewal, limits=limits)
+    cfg, policy, _, collector = parts(env, n, length, recreate_every, limits=limits)
     replay = PrioritizedReplay(
-        env.spec, cfg.experience, Size(200, 1), 0, priority=Priority(alpha=1.0, least=1e-12)
+        env.spec, cfg.experience, ReplaySize(200, 1), 0, priority=PriorityConfig(alpha=1.0, eps=1e-12)
     )
     pieces, _ = play(collector, 60)
     for piece in pieces:
@@ -72,11 +77,11 @@ def test_priorities_are_those_the_learner_would_compute(env, n, length, renewal,
 @pytest.mark.parametrize("env", ENVS)
 @pytest.mark.parametrize("judged", [True, False])
 @pytest.mark.parametrize("length, renewal", [(1, 0), (4, 0), (9, 13)])
-def test_every_row_leaves_once_and_in_order(env, judged, length, renewal):
+def test_every_row_leaves_once_and_in_order(env, judged, length, recreate_every):
     env, n = ENVS[env], 3
-    _, _, _, collector = parts(env, n, length, renewal, judged, first=7)
+    _, _, _, collector = parts(env, n, length, recreate_every, judged, first=7)
     pieces, counted = play(collector, 60)
-    _, _, _, plain = parts(env, n, 1, renewal, judged=False, first=7)
+    _, _, _, plain = parts(env, n, 1, recreate_every, judged=False, first=7)
     wanted, _ = play(plain, 60)
 
     def streams(pieces):
@@ -140,29 +145,29 @@ def test_a_net_that_says_nonsense_does_not_reach_the_replay():
 def test_a_policy_that_carries_its_critic_judges_as_the_learner_does(n, style, privileged):
     env = Toy("PointMass", 3, limit=5, autoreset=style, privileged=privileged)
     torch.manual_seed(2)
-    cfg = FastTD3Config(
+    cfg = TD3Config(
         gamma=0.9,
         n_step=n,
         atoms=0,
         critics=1,
         policy_noise=0.0,
-        telling=True,
+        actor_carries_critic=True,
         actor_hidden=(8,),
         critic_hidden=(8,),
     )
     policy = cfg.policy(env.spec)
     policy.normalizer.update(torch.randn(64, 3 if privileged else 2))
-    recorder = Chunks(3, 0, 4, cfg.experience, policy)
-    collector = Collector(World(env.make, 5, 13), policy, recorder, Fixed((0.0, 0.3, 0.6)))
+    recorder = ChunkRecorder(3, 0, 4, cfg.experience, policy)
+    collector = Collector(EnvFactory(env.make, 5, 13), policy, recorder, PerEnv((0.0, 0.3, 0.6)))
     replay = PrioritizedReplay(
-        env.spec, cfg.experience, Size(200, 1), 0, priority=Priority(alpha=1.0, least=1e-12)
+        env.spec, cfg.experience, ReplaySize(200, 1), 0, priority=PriorityConfig(alpha=1.0, eps=1e-12)
     )
     for piece in play(collector, 60)[0]:
         replay.add(piece)
     learner = cfg.algorithm(env.spec)
     learner.policy.load_state_dict(policy.state_dict())
     learner.target_critic.load_state_dict(policy.critic.state_dict())
-    learner.policy_half.updates = 10_001  # the normalizer stays as it is
+    learner.actor_learner.updates = 10_001  # the normalizer stays as it is
     leaves = torch.from_numpy(replay.tree.get(np.arange(replay.capacity)))
     place = leaves.nonzero().squeeze(1)
     batch = replay.windows.transitions(place, torch.ones(len(place)), place)

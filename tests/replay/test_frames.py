@@ -6,13 +6,13 @@ import itertools
 import pytest
 import torch
 
-from troop.core.batch import NStep, Rows
+from troop.core.batch import NStep, Rollout
 from troop.core.env import Discrete, EnvSpec, Field
 from troop.core.errors import BadInput, SetupProblem
-from troop.replay import kernels, on_device
-from troop.replay.prioritized import PrioritizedReplay, Priority
-from troop.replay.streams import Layout, Streams
-from troop.replay.uniform import Replay, Size
+from troop.replay.prioritized import PrioritizedReplay, PriorityConfig
+from troop.replay.storage import kernels, kernels_torch
+from troop.replay.storage.ring import Layout, RingStorage
+from troop.replay.uniform import ReplaySize, UniformReplay
 
 STACK = 4
 SPEC = EnvSpec("film", {"obs": Field((STACK, 2, 3), torch.uint8, STACK)}, Discrete(3), 1)
@@ -40,7 +40,7 @@ class Film:
         self.kinds.append(kind)
         flag = torch.tensor([[kind == "end"]])
         closing = torch.tensor([[kind == "closing"]])
-        return Rows(
+        return Rollout(
             torch.tensor([0]),
             {"obs": self.stack[None, None]},
             torch.tensor([[len(self.seen) % 3]]),
@@ -66,11 +66,11 @@ def check(film, batch, n):
 def test_stacks_at_every_offset_from_an_episodes_start_and_end(n, life_lost, prioritized):
     for end, steps in itertools.product(range(1, 7), (12, 17, 30, 41)):
         film = Film()
-        size = Size(16, 1)
+        size = ReplaySize(16, 1)
         replay = (
-            PrioritizedReplay(SPEC, NStep(n, 0.9), size, 0, priority=Priority(alpha=0.6))
+            PrioritizedReplay(SPEC, NStep(n, 0.9), size, 0, priority=PriorityConfig(alpha=0.6))
             if prioritized
-            else Replay(SPEC, NStep(n, 0.9), size, 0)
+            else UniformReplay(SPEC, NStep(n, 0.9), size, 0)
         )
         for i in range(steps):
             kind = {end - 1: "end", end: "closing"}.get(i % (end + 1), "step")
@@ -88,14 +88,14 @@ def test_each_frame_is_kept_once():
     layout = Layout.of(atari)
     assert layout.row_bytes == 84 * 84 + 8 + 4 + 1
     assert 1_000_000 * layout.row_bytes < 8e9  # a million transitions in less than 8 GB
-    assert Streams(atari, 8, 10).bytes == 80 * layout.row_bytes
+    assert RingStorage(atari, 8, 10).bytes == 80 * layout.row_bytes
 
 
 def test_state_round_trips_with_frames():
-    film, replay = Film(), Replay(SPEC, NStep(2, 0.9), Size(16, 1), 0)
+    film, replay = Film(), UniformReplay(SPEC, NStep(2, 0.9), ReplaySize(16, 1), 0)
     for i in range(40):
         replay.add(film.row("closing" if i % 9 == 8 else "end" if i % 9 == 7 else "step"))
-    fresh = Replay(SPEC, NStep(2, 0.9), Size(16, 1), 7)
+    fresh = UniformReplay(SPEC, NStep(2, 0.9), ReplaySize(16, 1), 7)
     fresh.load_state_dict(copy.deepcopy(replay.state_dict()))
     one, two = replay.sample(20), fresh.sample(20)
     assert torch.equal(one.obs["obs"], two.obs["obs"]) and torch.equal(
@@ -110,8 +110,8 @@ def test_tensor_operations_for_gpus_agree_with_the_compiled_loops():
     reward = torch.randn(streams * length)
     place = torch.arange(streams * length)
     history = torch.empty(len(place), 4, dtype=torch.int64)
-    kernels.histories(place.numpy(), length, flags.numpy(), history.numpy())
-    assert torch.equal(history, on_device.histories(place, length, flags, 4))
+    kernels.frame_stacks(place.numpy(), length, flags.numpy(), history.numpy())
+    assert torch.equal(history, kernels_torch.frame_stacks(place, length, flags, 4))
     for n, final in itertools.product((1, 3, 5), (1, 3)):
         powers = 0.9 ** torch.arange(n + 1, dtype=torch.float64)
         start = place[(flags & kernels.CLOSING) == 0]
@@ -119,7 +119,7 @@ def test_tensor_operations_for_gpus_agree_with_the_compiled_loops():
         successor = successor.long()
         arrays = (x.numpy() for x in (total, discount, successor))
         kernels.windows(start.numpy(), length, reward.numpy(), flags.numpy(), powers.numpy(), final, *arrays)
-        other = on_device.windows(start, length, reward, flags, powers, final)
+        other = kernels_torch.windows(start, length, reward, flags, powers, final)
         assert torch.allclose(total, other[0]) and torch.equal(discount, other[1])
         assert torch.equal(successor, other[2])
 
@@ -132,14 +132,16 @@ def test_draws_for_gpus_fall_on_the_same_windows():
     random = torch.randint(2**62, (3000,))
     slow = torch.empty(3000, dtype=torch.int64)
     kernels.draw(random.numpy(), 0.5, heads.numpy(), length, 3, 2, flags.numpy(), slow.numpy())
-    fast = on_device.draw(random, torch.tensor(0.5), heads, length, 3, 2, flags)
+    fast = kernels_torch.draw(random, torch.tensor(0.5), heads, length, 3, 2, flags)
     assert set(slow.tolist()) == set(fast.tolist())
     assert ((fast // length).bincount() - (slow // length).bincount()).abs().max() <= 60
 
 
 def test_a_replay_in_files_is_the_same_and_leaves_nothing_behind(tmp_path):
     film = Film()
-    inside, outside = (Replay(SPEC, NStep(1), Size(16, 1, folder), 0) for folder in ("", str(tmp_path)))
+    inside, outside = (
+        UniformReplay(SPEC, NStep(1), ReplaySize(16, 1, folder), 0) for folder in ("", str(tmp_path))
+    )
     assert not list(tmp_path.iterdir())  # mapped and unlinked: nothing to clean up after a crash
     for _ in range(30):
         piece = film.row()
@@ -149,13 +151,13 @@ def test_a_replay_in_files_is_the_same_and_leaves_nothing_behind(tmp_path):
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers(tmp_path):
-    with pytest.raises(SetupProblem, match=r"needs 70\d+\.\d+ GB on cpu but .* --system.folder"):
-        Streams(EnvSpec("a", {"obs": Field((4, 84, 84), torch.uint8, 4)}, Discrete(2), 1), 1, 10**9)
+    with pytest.raises(SetupProblem, match=r"needs 70\d+\.\d+ GB on cpu but .* --system.replay-dir"):
+        RingStorage(EnvSpec("a", {"obs": Field((4, 84, 84), torch.uint8, 4)}, Discrete(2), 1), 1, 10**9)
     with pytest.raises(SetupProblem, match=r"needs .* GB in .* but .* GB are free"):
-        Streams(SPEC, 1, 10**15, folder=str(tmp_path))
+        RingStorage(SPEC, 1, 10**15, folder=str(tmp_path))
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(SetupProblem, match="cannot be used"):
-        Streams(SPEC, 1, 10, folder=str(file))
+        RingStorage(SPEC, 1, 10, folder=str(file))
     with pytest.raises(BadInput, match="cpu"):
-        Streams(SPEC, 1, 10, "meta", str(tmp_path))
+        RingStorage(SPEC, 1, 10, "meta", str(tmp_path))

@@ -5,14 +5,14 @@ import torch
 from history import STEP, History
 
 from troop.core.batch import NStep
-from troop.replay.limiter import Limited, Limiter
+from troop.replay.limiter import Limiter, RateLimited
 
 BATCH, CHUNK = 16, 6
 
 
 def limited(ratio, warmup=30, tolerance=BATCH, history=None):
     history = history or History(2, 50)
-    return Limited(history.replay(NStep(1)), Limiter(ratio, warmup, tolerance)), history
+    return RateLimited(history.replay(NStep(1)), Limiter(ratio, warmup, tolerance)), history
 
 
 def fed(store, history, steps=CHUNK // 2):
@@ -100,7 +100,7 @@ def test_state_round_trips_and_an_unsaved_store_warms_up_again():
 def test_a_stream_that_is_cut_leaves_the_others_alone():
     store, history = limited(0.0, warmup=1)
     fed(store, history, 5)
-    store.cut(torch.tensor([1]))
+    store.end_streams(torch.tensor([1]))
     fed(store, history, 5)
     batch = store.sample(400)
     stream, before, after = batch.obs["obs"][:, 0], batch.obs["obs"][:, 1], batch.next_obs["obs"][:, 1]

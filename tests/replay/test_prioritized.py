@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from test_replay import events, experiences, play
 
 from troop.core.batch import NStep
-from troop.replay.prioritized import PrioritizedReplay, Priority
-from troop.replay.uniform import Size
+from troop.replay.prioritized import PrioritizedReplay, PriorityConfig
+from troop.replay.uniform import ReplaySize
 
-PLAIN = Priority(alpha=1.0, beta=1.0, beta_end=1.0, least=1e-12)
+PLAIN = PriorityConfig(alpha=1.0, beta=1.0, beta_end=1.0, eps=1e-12)
 
 
 def replay_of(history, experience=None, warmup=1, priority=PLAIN, length=None, seed=0):
-    size = Size(length or history.length, warmup)
+    size = ReplaySize(length or history.length, warmup)
     return PrioritizedReplay(history.spec(), experience or NStep(), size, seed, priority=priority)
 
 
@@ -63,7 +63,7 @@ def filled(steps, length=16, streams=2, n=3, **more):
 
 
 def test_rows_are_drawn_as_often_as_their_priorities_to_the_alpha_say():
-    history, replay = filled(30, priority=Priority(alpha=0.5, least=1e-12))
+    history, replay = filled(30, priority=PriorityConfig(alpha=0.5, eps=1e-12))
     starts = [(s, i) for s in (0, 1) for i in sorted(history.starts(s, 3))]
     priority = torch.arange(1.0, len(starts) + 1) ** 2
     replay.reprioritize(torch.tensor([number(history, s, i) for s, i in starts]), priority)
@@ -80,7 +80,9 @@ def test_rows_are_drawn_as_often_as_their_priorities_to_the_alpha_say():
 @pytest.mark.parametrize("over", ["batch", "buffer"])
 def test_importance_weights_by_hand(over):
     history = History(1, 8)
-    replay = replay_of(history, NStep(1), priority=Priority(0.5, 0.4, 0.4, least=1e-12, weights_over=over))
+    replay = replay_of(
+        history, NStep(1), priority=PriorityConfig(0.5, 0.4, 0.4, eps=1e-12, normalize_weights_by=over)
+    )
     for _ in range(5):
         replay.add(history.piece([0], [STEP]))
     given = [4.0, 1.0, 0.25, 9.0]
@@ -95,7 +97,7 @@ def test_importance_weights_by_hand(over):
 
 
 def test_beta_goes_in_a_line_over_the_batches_and_stays():
-    _, replay = filled(20, priority=Priority(0.6, 0.4, 1.0, beta_batches=4))
+    _, replay = filled(20, priority=PriorityConfig(0.6, 0.4, 1.0, beta_anneal_batches=4))
     seen = []
     for _ in range(7):
         seen.append(replay.beta)
@@ -149,14 +151,14 @@ def test_a_priority_for_a_row_of_the_future_is_passed_over():
 def test_the_age_of_a_batch_is_counted_in_rows_of_all_streams():
     history = History(2, 16)
     replay = replay_of(history)
-    assert replay.age == 0.0
+    assert replay.sample_age == 0.0
     for _ in range(20):
         replay.add(history.piece([0, 1], [STEP, STEP]))
     batch = replay.sample(64)
     by_hand = np.mean([20 - float(row[1]) for row in batch.obs["obs"]])
-    assert replay.age == pytest.approx(2 * by_hand)
+    assert replay.sample_age == pytest.approx(2 * by_hand)
     replay.add(history.piece([0, 1], [STEP, STEP]))
-    assert replay.age == pytest.approx(2 * (by_hand + 1))
+    assert replay.sample_age == pytest.approx(2 * (by_hand + 1))
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0])

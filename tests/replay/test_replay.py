@@ -11,7 +11,7 @@ from troop.core.batch import NStep
 from troop.core.errors import SetupProblem
 
 experiences = st.builds(
-    NStep, st.integers(1, 5), st.sampled_from([0.5, 0.99, 1.0]), bootstrap_at_limits=st.booleans()
+    NStep, st.integers(1, 5), st.sampled_from([0.5, 0.99, 1.0]), bootstrap_on_truncation=st.booleans()
 )
 kinds = st.sampled_from([STEP] * 5 + [TERMINATE, TRUNCATE, CLOSE])
 events = st.one_of(
@@ -32,8 +32,8 @@ def play(history, replay, drawn):
         elif what == "flush":
             replay.add(history.piece(range(count), [CLOSE] * count))
         else:
-            history.cut()
-            replay.cut()
+            history.end_streams()
+            replay.end_streams()
 
 
 @settings(max_examples=150, deadline=None)

@@ -84,8 +84,8 @@ def test_windows_of_a_replay_loaded_into_other_lengths_are_still_right():
 
 def test_after_a_cut_no_window_joins_old_rows_and_new():
     history, replay = filled(2, 16, 12)
-    history.cut()
-    replay.cut()
+    history.end_streams()
+    replay.end_streams()
     for _ in range(4):
         replay.add(history.piece([0, 1], [STEP, STEP]))
     batch = replay.sample(400)

@@ -55,7 +55,7 @@ def test_a_forced_cut_starts_all_returns_anew():
     replay = History(2, 8).replay(NStep(1, 0.9, scale_rewards_to=1.0))
     replay.add(History(2, 8).piece([0, 1], [STEP, STEP]))
     assert replay.windows.scale.returns.any()
-    replay.cut()
+    replay.end_streams()
     assert not replay.windows.scale.returns.any()
 
 

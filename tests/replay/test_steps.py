@@ -5,11 +5,11 @@ from collections import defaultdict
 import pytest
 import torch
 
-from troop.core.algorithm import Acted
+from troop.core.algorithm import PolicyOutput
 from troop.core.batch import NStep
 from troop.envs import EnvPool, Toy
-from troop.replay.steps import Steps
-from troop.replay.uniform import Replay, Size
+from troop.replay.recorders.steps import StepRecorder
+from troop.replay.uniform import ReplaySize, UniformReplay
 
 GAMMA = 0.9
 
@@ -20,14 +20,14 @@ def policy(obs):
 
 def live(config, n, steps, resets=()):
     """Play; (replay, the truth: per env a list of episodes of (obs, action, reward, ended, next_obs))."""
-    env, recorder = config.make(3), Steps(config.envs)
-    replay = Replay(config.spec, NStep(n, GAMMA), Size(2 * steps, 1), seed=0)
+    env, recorder = config.make(3), StepRecorder(config.envs)
+    replay = UniformReplay(config.spec, NStep(n, GAMMA), ReplaySize(2 * steps, 1), seed=0)
     now, truth = env.reset(3), [[[]] for _ in range(config.envs)]
     for i in range(steps):
         obs, action = now.obs, policy(now.obs)
-        recorder.acted(obs, Acted(action))
+        recorder.on_action(obs, PolicyOutput(action))
         now = env.step(action)
-        pieces = recorder.came(now)
+        pieces = recorder.on_step(now)
         for e in range(config.envs):
             if now.valid[e]:
                 successor = now.next_obs["obs"][e].tolist()

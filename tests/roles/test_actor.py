@@ -4,16 +4,16 @@ import pytest
 import torch
 
 from troop.algorithms.dqn import DQNConfig
-from troop.core.remote import Elsewhere
+from troop.core.remote import RemoteCallable
 from troop.envs import Toy
 from troop.roles.actor import Actor
-from troop.roles.way import UNDER_WAY
-from troop.systems.collecting import Plan, hands
+from troop.roles.replay_sender import MAX_IN_FLIGHT
+from troop.systems.components import ActorConfig, make_sampler
 
 CFG = DQNConfig(hidden=(8,), n_step=2)
 
 
-class Store:
+class ReplayBuffer:
     """Remembers everything in order; wants data as told."""
 
     def __init__(self, wants=True):
@@ -25,7 +25,7 @@ class Store:
     def add(self, piece):
         self.heard.append(piece)
 
-    def cut(self, streams=None):
+    def end_streams(self, streams=None):
         self.heard.append(streams)
 
 
@@ -45,23 +45,32 @@ def actor(envs=4, store=None, sync=16, weights=True, **plan):
     torch.manual_seed(1)
     env = Toy("Clock", envs, limit=6, discrete=True, autoreset="next_step")
     rates = tuple(0.1 * i for i in range(envs))
-    made = hands(
-        CFG, env, Plan(**({"seed": 3, "first": 8, "length": 3, "judged": True} | plan), exploration=rates)
+    made = make_sampler(
+        CFG,
+        env,
+        ActorConfig(
+            **({"seed": 3, "first_stream": 8, "chunk_length": 3, "actor_priorities": True} | plan),
+            exploration=rates,
+        ),
     )
-    return Actor(made, store or Store(), Weights(CFG.policy(env.spec), weights), sync)
+    return Actor(made, store or ReplayBuffer(), Weights(CFG.policy(env.spec), weights), sync)
 
 
 @pytest.mark.parametrize("envs, collectors", [(1, 1), (2, 2), (3, 1), (4, 2)])
 def test_an_even_number_of_envs_is_stepped_in_two_halves(envs, collectors):
     made = actor(envs)
-    assert len(made.hands.collectors) == collectors
-    explored = torch.cat([c.explore for c in made.hands.collectors])
+    assert len(made.sampler.collectors) == collectors
+    explored = torch.cat([c.explore for c in made.sampler.collectors])
     assert torch.allclose(explored, torch.arange(envs) * 0.1)
-    assert torch.cat(made.hands.streams()).tolist() == list(range(8, 8 + envs))
+    assert torch.cat(made.sampler.streams()).tolist() == list(range(8, 8 + envs))
 
 
 def test_a_deterministic_one_is_not_halved():
-    assert len(actor(4, duet=False).hands.collectors) == len(actor(4, renewal=9).hands.collectors) == 1
+    assert (
+        len(actor(4, double_buffered=False).sampler.collectors)
+        == len(actor(4, recreate_every=9).sampler.collectors)
+        == 1
+    )
 
 
 def test_it_does_not_act_before_there_are_weights():
@@ -101,7 +110,7 @@ def test_streams_are_cut_once_before_the_first_piece():
 
 
 def test_it_stops_while_the_store_has_enough_and_goes_on_after():
-    store = Store()
+    store = ReplayBuffer()
     made = actor(3, store)
     for _ in range(20):
         made.step()
@@ -113,13 +122,13 @@ def test_it_stops_while_the_store_has_enough_and_goes_on_after():
     assert made.step() is not None
 
 
-class Slow(Elsewhere):
+class Slow(RemoteCallable):
     """A store elsewhere that answers only when let."""
 
     def __init__(self, log, name):
         self.log, self.name, self.done = log, name, 0
 
-    def later(self, *args):
+    def call_async(self, *args):
         self.log.append("asked")
         mine = sum(word == "asked" for word in self.log)
         outer = self
@@ -133,32 +142,32 @@ class Slow(Elsewhere):
 
         return Reply()
 
-    def tell(self, *args):
+    def send(self, *args):
         self.log.append(self.name)
 
 
 def test_pieces_under_way_are_bounded():
     log = []
-    store = Store()
-    store.wants_data, store.add, store.cut = Slow(log, "?"), Slow(log, "add"), Slow(log, "cut")
+    store = ReplayBuffer()
+    store.wants_data, store.add, store.end_streams = Slow(log, "?"), Slow(log, "add"), Slow(log, "cut")
     made = actor(3, store)
     for _ in range(100):
         made.step()
-    assert Counter(log)["add"] == UNDER_WAY + 1
+    assert Counter(log)["add"] == MAX_IN_FLIGHT + 1
     store.wants_data.done = 2  # two answers come: two more pieces may go
     for _ in range(100):
         made.step()
-    assert Counter(log)["add"] == UNDER_WAY + 3
+    assert Counter(log)["add"] == MAX_IN_FLIGHT + 3
     assert log[:4] == ["cut", "add", "asked", "add"]
 
 
 def test_after_a_death_it_starts_anew_and_a_resume_goes_on():
-    assert Actor.expendable
-    one = actor(3, renewal=50)
+    assert Actor.restart_fresh
+    one = actor(3, recreate_every=50)
     for _ in range(17):
         one.step()
     state = one.state_dict()
-    two = actor(3, renewal=50)
+    two = actor(3, recreate_every=50)
     two.load_state_dict(state)
     assert (two.version, two.env_steps, two.fresh) == (one.version, one.env_steps, False)
     for made in (one, two):
@@ -177,7 +186,7 @@ def test_one_that_joins_a_run_under_way_sees_other_episodes():
     begun, joined = actor(3), actor(3)
     begun.weights.version = -5  # the first look finds version 0
     for made in (begun, joined):
-        made.hands.collectors[0].env_steps = 7
+        made.sampler.collectors[0].env_steps = 7
         made.step()
-    assert [made.hands.collectors[0].renewals for made in (begun, joined)] == [0, 6]
-    assert joined.hands.collectors[0].env_steps == 10
+    assert [made.sampler.collectors[0].recreations for made in (begun, joined)] == [0, 6]
+    assert joined.sampler.collectors[0].env_steps == 10

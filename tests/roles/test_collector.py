@@ -7,15 +7,15 @@ from parts import trainer
 from troop.envs import Toy
 
 
-def collector(env, renewal=0, **changes):
-    return trainer(env, updates=0, renewal=renewal, **changes).collector
+def collector(env, recreate_every=0, **changes):
+    return trainer(env, updates=0, recreate_every=recreate_every, **changes).collector
 
 
 def play(made, steps):
     pieces = []
     for _ in range(steps):
-        made.begin()
-        pieces += made.finish()[0]
+        made.send()
+        pieces += made.recv()[0]
     return pieces
 
 
@@ -44,8 +44,8 @@ def test_returns_of_finished_episodes_are_reported(style):
     made = collector(Toy("Clock", 3, limit=5, autoreset=style))
     said = []
     for _ in range(20):
-        made.begin()
-        said.append(made.finish()[1])
+        made.send()
+        said.append(made.recv()[1])
     ended = [metrics for metrics in said if "count/episodes" in metrics]
     assert len(ended) >= 3
     assert all(m["count/episodes"] == 3 and float(m["train/return"]) == 5.0 for m in ended)
@@ -55,8 +55,8 @@ def test_faults_are_counted_and_their_return_is_forgotten():
     made = collector(Toy("Faulty", 2, limit=6, faults=((3, 0, "nan_obs"),)))
     said = []
     for _ in range(9):
-        made.begin()
-        said.append(made.finish()[1])
+        made.send()
+        said.append(made.recv()[1])
     assert [m.get("count/env_faults", 0) for m in said] == [0, 0, 1] + [0] * 6
     assert [m["count/env_steps"] for m in said] == [2, 2, 1] + [2] * 6
     returns = [float(m["train/return"]) for m in said if "train/return" in m]
@@ -65,14 +65,14 @@ def test_faults_are_counted_and_their_return_is_forgotten():
 
 @pytest.mark.parametrize("style", ["same_step", "next_step"])
 def test_renewal_closes_every_stream_where_it_stood_and_starts_another_world(style):
-    made = collector(Toy("PointMass", 3, limit=50, autoreset=style), renewal=7)
+    made = collector(Toy("PointMass", 3, limit=50, autoreset=style), recreate_every=7)
     first = made.now.obs["obs"].clone()
     play(made, 6)
-    made.begin()
-    *_, row, closing = made.finish()[0]
+    made.send()
+    *_, row, closing = made.recv()[0]
     assert not row.closing.any() and closing.closing.all()
     assert closing.streams.tolist() == [0, 1, 2]
-    assert made.actions == [] and made.renewals == 1 and not made.returns.any()
+    assert made.actions == [] and made.recreations == 1 and not made.returns.any()
     # The closing row holds where the last action led: a tenth of the push from where it was taken.
     reached = (row.obs["obs"][0, :, 0] + 0.1 * row.action[0, :, 0].clamp(-1, 1)).clamp(-1, 1)
     assert torch.allclose(closing.obs["obs"][0, :, 0], reached, atol=1e-6)
@@ -83,10 +83,10 @@ def test_renewal_closes_every_stream_where_it_stood_and_starts_another_world(sty
 
 def test_playing_the_same_actions_leads_back_to_the_same_place():
     config = Toy("PointMass", 3, limit=5)
-    made = collector(config, renewal=20)
+    made = collector(config, recreate_every=20)
     play(made, 27)  # once renewed, in the middle of an episode
     state = copy.deepcopy(made.state_dict())
-    other = collector(config, renewal=20)
+    other = collector(config, recreate_every=20)
     assert other.load_state_dict(state)
     assert torch.equal(other.now.obs["obs"], made.now.obs["obs"])
     assert torch.equal(other.explore, made.explore) and torch.equal(other.returns, made.returns)
@@ -97,21 +97,21 @@ def test_playing_the_same_actions_leads_back_to_the_same_place():
 
 
 def test_a_world_that_does_not_come_back_to_the_same_place_starts_anew():
-    made = collector(Toy("PointMass", 3, limit=50), renewal=20)
+    made = collector(Toy("PointMass", 3, limit=50), recreate_every=20)
     play(made, 9)
     state = copy.deepcopy(made.state_dict())
     state["actions"] = state["actions"] * 0.5
-    other = collector(Toy("PointMass", 3, limit=50), renewal=20)
+    other = collector(Toy("PointMass", 3, limit=50), recreate_every=20)
     assert not other.load_state_dict(state)
     assert other.actions == [] and not other.returns.any()
 
 
 @pytest.mark.parametrize("envs, renewal", [(3, 0), (5, 20)])
-def test_without_a_record_or_with_other_envs_new_episodes_begin(envs, renewal):
-    made = collector(Toy("PointMass", 3, limit=50), renewal=renewal)
+def test_without_a_record_or_with_other_envs_new_episodes_begin(envs, recreate_every):
+    made = collector(Toy("PointMass", 3, limit=50), recreate_every=recreate_every)
     first = made.now.obs["obs"].clone()
     play(made, 9)
-    other = collector(Toy("PointMass", envs, limit=50), renewal=renewal)
+    other = collector(Toy("PointMass", envs, limit=50), recreate_every=recreate_every)
     assert not other.load_state_dict(copy.deepcopy(made.state_dict()))
     assert other.explore.shape == (envs,)
     if envs == 3:

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from troop.algorithms.dqn import DQNConfig
-from troop.core.algorithm import Outcome
+from troop.core.algorithm import UpdateResult
 from troop.core.batch import Transition
 from troop.core.env import Discrete, EnvSpec, Field
 from troop.core.errors import TrainingFault
-from troop.roles.learner import Follow, Learner, Pace
+from troop.roles.learner import Learner, LearnerConfig, PeerWeights
 from troop.roles.weights import Weights
 
 SPEC = EnvSpec("x", {"obs": Field((3,))}, Discrete(2), 1)
@@ -41,7 +41,7 @@ def learner(source, **pace):
     torch.manual_seed(0)
     algorithm = DQNConfig(hidden=(8,), optimizer="adam").algorithm(SPEC)
     weights = Weights()
-    return Learner(algorithm, source, weights, Pace(**({"batch": 4} | pace))), weights
+    return Learner(algorithm, source, weights, LearnerConfig(**({"batch_size": 4} | pace))), weights
 
 
 def test_a_step_is_an_update_if_there_is_a_batch():
@@ -53,7 +53,7 @@ def test_a_step_is_an_update_if_there_is_a_batch():
 
 
 def test_the_first_policy_goes_out_at_once_and_then_every_so_many_updates():
-    made, weights = learner(Source(), publish=4)
+    made, weights = learner(Source(), publish_every=4)
     versions = []
     for _ in range(18):
         made.step()
@@ -67,7 +67,7 @@ def test_the_first_policy_goes_out_at_once_and_then_every_so_many_updates():
 @pytest.mark.parametrize("every", [1, 3])
 def test_priorities_go_back_in_order_and_once(every):
     source = Source()
-    made, _ = learner(source, write_back=every)
+    made, _ = learner(source, priority_update_every=every)
     for _ in range(9):
         made.step()
     assert [len(index) for index, _ in source.told] == [4 * every] * (6 // every)
@@ -87,10 +87,10 @@ def test_it_goes_on_from_its_state():
     for _ in range(6):
         made.step()
     state = made.state_dict()
-    other, weights = learner(Source(), batch=4)
+    other, weights = learner(Source(), batch_size=4)
     other.load_state_dict(state)
     assert other.updates == 4 and other.latest(3)[0] == 4 and other.latest(4) is None
-    other.cut()  # after a death its policy is told at once
+    other.on_restart()  # after a death its policy is told at once
     other.step()
     assert weights.version >= 4
 
@@ -99,12 +99,12 @@ class HalfOf:
     """A half that counts, and says what it followed at each update."""
 
     def __init__(self):
-        self.publishes, self.follows = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
-        self.skipped_in_row, self.seen = torch.zeros(()), []
+        self.publishes, self.peer_module = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+        self.consecutive_skips, self.seen = torch.zeros(()), []
 
     def update(self, batch):
-        self.seen.append(float(self.follows.weight.detach()))
-        return Outcome({"loss/critic": torch.zeros(())})
+        self.seen.append(float(self.peer_module.weight.detach()))
+        return UpdateResult({"loss/critic": torch.zeros(())})
 
     def state_dict(self):
         return {"seen": list(self.seen)}
@@ -121,8 +121,12 @@ def said(weights, updates):
 
 def half_learner(counts=True):
     policies, critics = Weights(), Weights("critic")
-    follow = Follow(policies, "critic", "policy", counts)
-    return Learner(HalfOf(), Source(), critics, Pace(4, publish=2), follow=follow), policies, critics
+    follow = PeerWeights(policies, "critic", "policy", counts)
+    return (
+        Learner(HalfOf(), Source(), critics, LearnerConfig(4, publish_every=2), follow=follow),
+        policies,
+        critics,
+    )
 
 
 def test_a_half_publishes_but_draws_nothing_until_it_has_the_others_first_net():

@@ -11,11 +11,11 @@ from troop.algorithms.dqn import DQNConfig
 from troop.core.batch import Transition
 from troop.core.env import Discrete, EnvSpec, Field
 from troop.core.peers import NoPeers
-from troop.roles.parameter_server import ParameterServer, Rule
-from troop.roles.server_peers import Judge, Outliers, ServerPeers
+from troop.roles.parameter_server import AdaGradConfig, ParameterServer
+from troop.roles.server_peers import OutlierConfig, OutlierFilter, ServerPeers
 
 SPEC = EnvSpec("x", {"obs": Field((3,))}, Discrete(2), 1)
-NONE = Outliers(deviations=0.0)
+NONE = OutlierConfig(max_deviations=0.0)
 
 
 def batch(seed, rows=8, scale=1.0):
@@ -36,13 +36,13 @@ def weights(learner):
 
 
 def test_adagrad_by_hand():
-    server = ParameterServer(Rule(lr=0.1, eps=1e-3, first=0.5))
+    server = ParameterServer(AdaGradConfig(lr=0.1, eps=1e-3, initial_accumulator_value=0.5))
     x, squares = [1.0, -2.0, 0.5], [0.5] * 3
-    server.enter(0, torch.tensor(x))
+    server.register(0, torch.tensor(x))
     g = torch.Generator().manual_seed(0)
     for step in range(50):
         gradient = torch.randn(3, generator=g)
-        got = server.exchange(0, gradient, step)
+        got = server.push_pull(0, gradient, step)
         for i, each in enumerate(gradient.tolist()):
             squares[i] += each**2
             x[i] -= 0.1 * each / (math.sqrt(squares[i]) + 1e-3)
@@ -52,13 +52,13 @@ def test_adagrad_by_hand():
 
 @pytest.mark.parametrize("most", [0, 3, None])
 def test_gradients_of_parameters_too_old_are_dropped(most):
-    server = ParameterServer(Rule(lr=0.1, staleness=most))
-    server.enter(0, torch.zeros(2))
+    server = ParameterServer(AdaGradConfig(lr=0.1, max_staleness=most))
+    server.register(0, torch.zeros(2))
     for step in range(10):
-        server.exchange(0, torch.ones(2), step)
+        server.push_pull(0, torch.ones(2), step)
     for delay in range(8):
         before = server.slices[0].version
-        server.exchange(0, torch.ones(2), before - delay)
+        server.push_pull(0, torch.ones(2), before - delay)
         assert server.slices[0].version - before == (most is None or delay <= most)
     counts = server.counts
     assert counts["applied"] + counts["dropped_stale"] == 18
@@ -66,24 +66,24 @@ def test_gradients_of_parameters_too_old_are_dropped(most):
 
 
 def test_gradients_of_the_future_are_of_parameters_that_are_gone():
-    server = ParameterServer(Rule())
-    server.enter(0, torch.zeros(2))
-    assert server.exchange(0, torch.ones(2), 5).version == 0 and server.counts["dropped_stale"] == 1
+    server = ParameterServer(AdaGradConfig())
+    server.register(0, torch.zeros(2))
+    assert server.push_pull(0, torch.ones(2), 5).version == 0 and server.counts["dropped_stale"] == 1
 
 
 def test_a_server_with_nothing_says_so():
-    assert ParameterServer(Rule()).exchange(0, torch.ones(2), 0) is None
+    assert ParameterServer(AdaGradConfig()).push_pull(0, torch.ones(2), 0) is None
 
 
 def test_state_round_trips():
-    server, other = ParameterServer(Rule(lr=0.1)), ParameterServer(Rule(lr=0.1))
-    server.enter(0, torch.zeros(2))
-    server.enter(1, torch.ones(3))
-    server.exchange(0, torch.ones(2), 0)
+    server, other = ParameterServer(AdaGradConfig(lr=0.1)), ParameterServer(AdaGradConfig(lr=0.1))
+    server.register(0, torch.zeros(2))
+    server.register(1, torch.ones(3))
+    server.push_pull(0, torch.ones(2), 0)
     other.load_state_dict(copy.deepcopy(server.state_dict()))
     for one in (server, other):
-        one.exchange(0, torch.ones(2), 1)
-        one.exchange(1, torch.ones(3), 0)
+        one.push_pull(0, torch.ones(2), 1)
+        one.push_pull(1, torch.ones(3), 0)
     assert other.gauges() == server.gauges()
     assert all(torch.equal(server.slices[i].parameters, other.slices[i].parameters) for i in range(2))
 
@@ -106,7 +106,7 @@ class Plain(NoPeers):
 @pytest.mark.parametrize("shards", [1, 4])
 @pytest.mark.parametrize("changes", [{}, {"tau": 0.05}, {"double": True, "n_step": 3, "max_grad_norm": 1.0}])
 def test_one_learner_at_its_servers_is_plain_dqn_with_adagrad(shards, changes):
-    servers = [ParameterServer(Rule(lr=0.02, eps=1e-8, staleness=0)) for _ in range(shards)]
+    servers = [ParameterServer(AdaGradConfig(lr=0.02, eps=1e-8, max_staleness=0)) for _ in range(shards)]
     alone, shared = dqn(Plain(), **changes), dqn(ServerPeers(servers, NONE), **changes)
     for step in range(1000):
         one, two = alone.update(batch(step)), shared.update(batch(step))
@@ -126,7 +126,7 @@ def test_one_learner_at_its_servers_is_plain_dqn_with_adagrad(shards, changes):
 def test_shards_change_nothing():
     ends = []
     for shards in (1, 4):
-        servers = [ParameterServer(Rule(lr=0.02)) for _ in range(shards)]
+        servers = [ParameterServer(AdaGradConfig(lr=0.02)) for _ in range(shards)]
         learners = [dqn(ServerPeers(servers, NONE)) for _ in range(3)]
         for step in range(200):
             learners[step % 3].update(batch(step))
@@ -135,7 +135,7 @@ def test_shards_change_nothing():
 
 
 def test_all_targets_turn_at_the_same_count_of_the_server():
-    server = ParameterServer(Rule(lr=0.02))
+    server = ParameterServer(AdaGradConfig(lr=0.02))
     learners = [dqn(ServerPeers([server], NONE)) for _ in range(3)]
     turned = {i: [] for i in range(3)}
     for step in range(200):
@@ -152,7 +152,7 @@ def test_all_targets_turn_at_the_same_count_of_the_server():
 
 
 def test_whoever_enters_later_takes_what_is_there_and_sends_nothing_of_its_own_start():
-    server = ParameterServer(Rule(lr=0.02))
+    server = ParameterServer(AdaGradConfig(lr=0.02))
     first, late = dqn(ServerPeers([server], NONE)), dqn(ServerPeers([server], NONE))
     with torch.no_grad():
         late.descent.whole.add_(1.0)
@@ -164,7 +164,7 @@ def test_whoever_enters_later_takes_what_is_there_and_sends_nothing_of_its_own_s
 
 
 def test_a_learner_back_from_an_old_checkpoint_is_told_and_a_server_without_one_begins_with_a_learners():
-    server = ParameterServer(Rule(lr=0.02, staleness=3))
+    server = ParameterServer(AdaGradConfig(lr=0.02, max_staleness=3))
     made = dqn(ServerPeers([server], NONE))
     for step in range(5):
         made.update(batch(step))
@@ -187,22 +187,25 @@ def test_a_learner_back_from_an_old_checkpoint_is_told_and_a_server_without_one_
 
 
 def test_losses_far_from_the_ordinary_are_refused_by_hand():
-    judge, g = Judge(Outliers(deviations=4.0, decay=0.99, least=100)), torch.Generator().manual_seed(0)
+    judge, g = (
+        OutlierFilter(OutlierConfig(max_deviations=4.0, decay=0.99, min_losses=100)),
+        torch.Generator().manual_seed(0),
+    )
     ordinary = (1 + 0.1 * torch.randn(400, generator=g)).tolist()
     assert not judge.refuses(50.0)  # too early to judge
-    judge = Judge(Outliers(deviations=4.0, decay=0.99, least=100))
+    judge = OutlierFilter(OutlierConfig(max_deviations=4.0, decay=0.99, min_losses=100))
     refused = [judge.refuses(x) for x in ordinary]
     assert sum(refused) <= 2
     _, mean, variance = judge.state.tolist()
     assert mean == pytest.approx(1.0, abs=0.05) and math.sqrt(variance) == pytest.approx(0.1, rel=0.3)
     assert judge.refuses(2.0) and judge.refuses(100.0) and not judge.refuses(1.3)
-    later = [judge.refuses(3.0) for _ in range(400)]  # the level rises for good
-    assert later[0] and not any(later[-100:])
+    call_async = [judge.refuses(3.0) for _ in range(400)]  # the level rises for good
+    assert call_async[0] and not any(call_async[-100:])
 
 
 def test_outliers_are_counted_at_the_server_and_not_applied():
-    server = ParameterServer(Rule(lr=0.001))
-    made = dqn(ServerPeers([server], Outliers(least=100)))
+    server = ParameterServer(AdaGradConfig(lr=0.001))
+    made = dqn(ServerPeers([server], OutlierConfig(min_losses=100)))
     for step in range(150):
         made.update(batch(step))
     sent, before = sum(server.counts.values()), weights(made)
@@ -213,8 +216,8 @@ def test_outliers_are_counted_at_the_server_and_not_applied():
 
 
 def test_a_loss_that_is_no_number_is_not_sent():
-    server = ParameterServer(Rule())
-    made = dqn(ServerPeers([server], Outliers()))
+    server = ParameterServer(AdaGradConfig())
+    made = dqn(ServerPeers([server], OutlierConfig()))
     made.update(batch(0))
     outcome = made.update(batch(1, scale=math.nan))
     assert float(outcome.metrics["count/skipped_updates"]) == 1 and server.counts["applied"] == 1
@@ -223,11 +226,11 @@ def test_a_loss_that_is_no_number_is_not_sent():
 
 @pytest.mark.parametrize("delay", [0, 10, 50])
 def test_adagrad_stands_old_gradients_on_a_bowl(delay):
-    server = ParameterServer(Rule(lr=0.5))
-    seen = [server.enter(0, torch.full((4,), 5.0)).parameters.clone()]
+    server = ParameterServer(AdaGradConfig(lr=0.5))
+    seen = [server.register(0, torch.full((4,), 5.0)).parameters.clone()]
     for _ in range(600):
         old = seen[max(0, len(seen) - 1 - delay)]
         seen.append(
-            server.exchange(0, old * torch.tensor([1.0, 2.0, 5.0, 10.0]), len(seen) - 1).parameters.clone()
+            server.push_pull(0, old * torch.tensor([1.0, 2.0, 5.0, 10.0]), len(seen) - 1).parameters.clone()
         )
     assert seen[-1].abs().max() < 1.0

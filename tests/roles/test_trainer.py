@@ -22,9 +22,9 @@ def test_the_policy_is_updated_once_per_delay_critic_updates_across_steps(update
         assert "count/updates" not in made.step()
     before = weights(made)
     counted = sum(made.step()["count/updates"] for _ in range(rounds))
-    assert counted == made.algorithm.critic_half.updates == made.version == rounds * updates
-    assert made.algorithm.critic_half.descent.steps == rounds * updates
-    assert made.algorithm.policy_half.descent.steps == rounds * updates // delay
+    assert counted == made.algorithm.critic_learner.updates == made.version == rounds * updates
+    assert made.algorithm.critic_learner.descent.steps == rounds * updates
+    assert made.algorithm.actor_learner.descent.steps == rounds * updates // delay
     assert not torch.equal(before, weights(made))
 
 
@@ -56,8 +56,10 @@ def test_without_updates_weights_stay():
 
 
 def test_env_steps_are_those_that_were_acted():
-    same, later = (trainer(Toy("Clock", 4, limit=3, autoreset=style)) for style in ("same_step", "next_step"))
-    counts = [[made.step()["count/env_steps"] for _ in range(8)] for made in (same, later)]
+    same, call_async = (
+        trainer(Toy("Clock", 4, limit=3, autoreset=style)) for style in ("same_step", "next_step")
+    )
+    counts = [[made.step()["count/env_steps"] for _ in range(8)] for made in (same, call_async)]
     assert counts == [[4] * 8, [4, 4, 4, 0, 4, 4, 4, 0]]  # the row that only resets is no step
 
 
@@ -84,7 +86,7 @@ def test_nine_bad_losses_are_forgiven():
         made.store.streams.reward.fill_(math.nan)
         assert made.step()["count/skipped_updates"] == 1
     made.store.streams.reward.copy_(kept)
-    assert made.step()["count/skipped_updates"] == 0 and made.algorithm.skipped_in_row == 0
+    assert made.step()["count/skipped_updates"] == 0 and made.algorithm.consecutive_skips == 0
     for _ in range(20):
         made.step()
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from troop.core.remote import Elsewhere
-from troop.roles.weights import Subscription, Weights, take
+from troop.core.remote import RemoteCallable
+from troop.roles.weights import Subscription, Weights, load_weights
 
 
 def test_versions_only_grow_and_the_newest_wins():
@@ -39,13 +39,13 @@ def test_those_who_know_more_than_a_restored_one_are_given_what_it_has():
     assert other.latest(20) is None
 
 
-class Post(Elsewhere):
+class Post(RemoteCallable):
     """`latest` of Weights elsewhere: an answer is of the moment of the question, and comes when it is let."""
 
     def __init__(self, weights):
         self.weights, self.asked = weights, []
 
-    def later(self, after):
+    def call_async(self, after):
         answer = self.weights.latest(after)
         reply = SimpleNamespace(there=False, result=lambda: answer)
         reply.ready = lambda: reply.there
@@ -106,10 +106,10 @@ def test_weights_are_taken_whole_and_those_that_do_not_fit_are_named():
     net, other = (nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)) for _ in range(2))
     other(torch.randn(5, 3))  # counts a batch: not all that travels is a float
     before = net[0].weight
-    take(net, other.state_dict())
+    load_weights(net, other.state_dict())
     assert net[0].weight is before and before.requires_grad
     assert all(torch.equal(x, other.state_dict()[name]) for name, x in net.state_dict().items())
     with pytest.raises(RuntimeError, match=r"size mismatch for 0\.weight"):
-        take(net, other.state_dict() | {"0.weight": torch.zeros(1, 3)})
+        load_weights(net, other.state_dict() | {"0.weight": torch.zeros(1, 3)})
     with pytest.raises(RuntimeError, match="Unexpected key"):
-        take(net, other.state_dict() | {"more": torch.zeros(1)})
+        load_weights(net, other.state_dict() | {"more": torch.zeros(1)})

@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from watching import Watch
+from watching import RunObserver
 
 
 def hosts(launcher):
@@ -28,7 +28,7 @@ def hosts(launcher):
     return found
 
 
-class Siege(Watch):
+class Siege(RunObserver):
     """Strikes when all hosts are back and have moved on since, and ends the run after the last strike."""
 
     def __init__(self, plan, steps=150, updates=10):

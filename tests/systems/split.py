@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from troop.core.algorithm import Acted, Outcome
+from troop.core.algorithm import PolicyOutput, UpdateResult
 from troop.core.batch import NStep
-from troop.core.exploration import Drawn
+from troop.core.exploration import PerEpisodeUniform
 
 
 class Net(nn.Module):
@@ -32,16 +32,16 @@ class Policy(Net):
 
     def act(self, obs, state, explore):
         noise = torch.randn(len(explore), self.size) * explore.unsqueeze(-1)
-        return Acted(noise.clamp(-1, 1))
+        return PolicyOutput(noise.clamp(-1, 1))
 
 
-class Half:
+class PartialLearner:
     """Takes some time over an update, and remembers what it was given."""
 
-    skipped_in_row = torch.zeros(())
+    consecutive_skips = torch.zeros(())
 
-    def __init__(self, publishes, follows, seconds, loss):
-        self.publishes, self.follows, self.seconds, self.loss = publishes, follows, seconds, loss
+    def __init__(self, publishes, peer_module, seconds, loss):
+        self.publishes, self.peer_module, self.seconds, self.loss = publishes, peer_module, seconds, loss
         self.batches, self.followed = [], []
 
     def update(self, batch):
@@ -49,15 +49,15 @@ class Half:
             time.sleep(self.seconds)
         self.publishes.updates += 1
         self.batches = [*self.batches[-20:], batch]
-        self.followed.append(int(self.follows.updates))
-        return Outcome({f"loss/{self.loss}": batch.obs["obs"].mean() + self.follows.updates})
+        self.followed.append(int(self.peer_module.updates))
+        return UpdateResult({f"loss/{self.loss}": batch.obs["obs"].mean() + self.peer_module.updates})
 
     def state_dict(self):
-        return {"publishes": self.publishes.state_dict(), "follows": self.follows.state_dict()}
+        return {"publishes": self.publishes.state_dict(), "follows": self.peer_module.state_dict()}
 
     def load_state_dict(self, state):
         self.publishes.load_state_dict(state["publishes"])
-        self.follows.load_state_dict(state["follows"])
+        self.peer_module.load_state_dict(state["follows"])
 
 
 @dataclass(frozen=True)
@@ -68,30 +68,30 @@ class Split:
     policy_s: float = 0.0
     n: int = 3
     gamma: float = 0.9
-    bootstrap_at_limits: bool = True
+    bootstrap_on_truncation: bool = True
     refused: str = ""
 
     @property
     def experience(self):
-        return NStep(self.n, self.gamma, self.bootstrap_at_limits)
+        return NStep(self.n, self.gamma, self.bootstrap_on_truncation)
 
     @property
     def exploration(self):
-        return Drawn(0.05, 0.8)
+        return PerEpisodeUniform(0.05, 0.8)
 
-    def refuse(self, spec):
+    def unsupported_reason(self, spec):
         return None
 
-    def refuse_split(self):
+    def unsplittable_reason(self):
         return self.refused or None
 
     def policy(self, spec):
         return Policy(spec.action.size)
 
-    def critic_half(self, spec, peers=None, device="cpu"):
+    def critic_learner(self, spec, peers=None, device="cpu"):
         policy, critic = self.policy(spec), Net()
-        return Half(critic, policy, self.critic_s, "critic")
+        return PartialLearner(critic, policy, self.critic_s, "critic")
 
-    def policy_half(self, spec, peers=None, device="cpu"):
+    def actor_learner(self, spec, peers=None, device="cpu"):
         policy, critic = self.policy(spec), Net()
-        return Half(policy, critic, self.policy_s, "policy")
+        return PartialLearner(policy, critic, self.policy_s, "policy")

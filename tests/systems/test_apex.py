@@ -5,51 +5,61 @@ import statistics
 import numpy as np
 import pytest
 import torch
-from watching import Watch
+from watching import RunObserver
 
 from troop.algorithms import C51Config, RainbowConfig
 from troop.algorithms.dqn import DQNConfig
-from troop.algorithms.fast_td3 import FastTD3Config
-from troop.core.batch import Sequence
+from troop.algorithms.td3 import TD3Config
+from troop.core.batch import TrajectorySpec
 from troop.core.engine import Until
 from troop.core.errors import BadInput
-from troop.core.exploration import Annealed, Drawn
+from troop.core.exploration import LinearSchedule, PerEpisodeUniform
 from troop.core.program import construct
 from troop.engines import Processes
 from troop.engines.host import Host
 from troop.envs import Toy
 from troop.experiment import Experiment
-from troop.roles.learner import Pace
+from troop.roles.learner import LearnerConfig
 from troop.systems import Gorila, Sync
 from troop.systems.apex import Apex
-from troop.systems.collecting import ladder, ramp, rates
-from troop.systems.setting import Evaluation, Setting
+from troop.systems.components import epsilon_ladder, exploration_rates, ramp
+from troop.systems.settings import Evaluation, RunSettings
 
-SETTING = Setting(3, "cpu", Evaluation(episodes=2, env_steps=10**9, longest=100))
+SETTING = RunSettings(3, "cpu", Evaluation(episodes=2, env_steps=10**9, longest=100))
 DQN = DQNConfig(hidden=(8,), n_step=3, double=True, optimizer="adam", target_period=9)
 SMALL = Apex(
-    actors=2, length=4, sync=10, learner=Pace(8, 2, 3), capacity=800, warmup=40, samples_per_insert=2.0
+    actors=2,
+    chunk_length=4,
+    weight_sync_steps=10,
+    learner=LearnerConfig(8, 2, 3),
+    replay_capacity=800,
+    learning_starts=40,
+    samples_per_insert=2.0,
 )
 CLOCK = Toy("Clock", 2, limit=100_000, discrete=True)  # its observation counts its steps
 
 
 def test_the_ladder_has_the_papers_numbers():
-    thirty_two = ladder(32)
+    thirty_two = epsilon_ladder(32)
     assert [round(x, 4) for x in thirty_two[:4]] == [0.4, 0.3252, 0.2645, 0.215]
     assert round(thirty_two[-1], 6) == 0.000655
     eight = [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.0041, 0.00164, 0.000655]
-    assert ladder(8) == pytest.approx(eight, rel=2e-3)
-    many = ladder(360)
+    assert epsilon_ladder(8) == pytest.approx(eight, rel=2e-3)
+    many = epsilon_ladder(360)
     assert round(statistics.median(many), 4) in (0.0162, 0.0163) and round(statistics.mean(many), 4) == 0.0626
-    assert ladder(1) == [0.4] and ladder(2, 0.5, 1.0) == [0.5, 0.25]
+    assert epsilon_ladder(1) == [0.4] and epsilon_ladder(2, 0.5, 1.0) == [0.5, 0.25]
 
 
 def test_who_draws_a_noise_gets_a_ramp_and_who_holds_still_keeps_it():
-    assert rates(Drawn(0.1, 0.5), 5, 0.4, 7.0) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
-    assert rates(Drawn(0.3, 0.3), 3, 0.4, 7.0) == pytest.approx([0.3] * 3)
-    assert rates(Annealed(1.0, 1.0, 1), 2, 0.4, 7.0) == [1.0, 1.0]
-    assert rates(Annealed(1.0, 0.1, 100), 4, 0.4, 7.0) == ladder(4)
-    assert rates(Annealed(2.0, 1.02, 100), 4, 0.4, 7.0) == [1 + x for x in ladder(4)]
+    assert exploration_rates(PerEpisodeUniform(0.1, 0.5), 5, 0.4, 7.0) == pytest.approx(
+        [0.1, 0.2, 0.3, 0.4, 0.5]
+    )
+    assert exploration_rates(PerEpisodeUniform(0.3, 0.3), 3, 0.4, 7.0) == pytest.approx([0.3] * 3)
+    assert exploration_rates(LinearSchedule(1.0, 1.0, 1), 2, 0.4, 7.0) == [1.0, 1.0]
+    assert exploration_rates(LinearSchedule(1.0, 0.1, 100), 4, 0.4, 7.0) == epsilon_ladder(4)
+    assert exploration_rates(LinearSchedule(2.0, 1.02, 100), 4, 0.4, 7.0) == [
+        1 + x for x in epsilon_ladder(4)
+    ]
     assert ramp(1, 0.0, 1.0) == [0.5]
 
 
@@ -67,12 +77,14 @@ def explored(roles):
 
 def test_all_envs_of_all_actors_share_one_ladder_and_each_actor_has_rungs_from_top_to_bottom():
     per_actor = explored(built(dataclasses.replace(SMALL, actors=4)))
-    assert sorted((x for rates in per_actor for x in rates), reverse=True) == pytest.approx(ladder(8))
-    assert all(max(rates) > 8 * min(rates) for rates in per_actor)
+    assert sorted(
+        (x for exploration_rates in per_actor for x in exploration_rates), reverse=True
+    ) == pytest.approx(epsilon_ladder(8))
+    assert all(max(exploration_rates) > 8 * min(exploration_rates) for exploration_rates in per_actor)
 
 
 def test_streams_of_actors_do_not_overlap_with_or_without_shards():
-    roles = built(dataclasses.replace(SMALL, actors=5, shards=2))
+    roles = built(dataclasses.replace(SMALL, actors=5, replay_shards=2))
     streams = {0: [], 1: []}
     for i in range(5):
         actor = roles[f"actor{i}"]
@@ -87,8 +99,8 @@ def test_streams_of_actors_do_not_overlap_with_or_without_shards():
     [
         ({"shards": 3}, "--system.shards is 3; it must be at most the 2 actors"),
         ({"tolerance": 3}, "--system.tolerance is 3; it must be 0 or at least 4"),
-        ({"warmup": 800}, "--system.warmup is 800; it must be below the capacity, 800"),
-        ({"capacity": 45}, "--system.capacity is 45; with 4 env streams it must be at least"),
+        ({"warmup": 800}, "--system.learning-starts is 800; it must be below the capacity, 800"),
+        ({"capacity": 45}, "--system.replay-capacity is 45; with 4 env streams it must be at least"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_anything_starts(changes, said):
@@ -97,8 +109,8 @@ def test_settings_that_cannot_work_are_refused_before_anything_starts(changes, s
 
 
 def test_algorithms_that_want_trajectories_are_refused():
-    class Wants(FastTD3Config):
-        experience = Sequence(8)
+    class Wants(TD3Config):
+        experience = TrajectorySpec(8)
 
     with pytest.raises(BadInput, match="Wants wants trajectories"):
         SMALL.program(Wants(), Toy("Clock", 2), SETTING)
@@ -106,8 +118,8 @@ def test_algorithms_that_want_trajectories_are_refused():
 
 @pytest.mark.parametrize("system", [SMALL, Gorila(), Sync()], ids=["apex", "gorila", "sync"])
 def test_nothing_is_started_or_left_of_a_pair_that_cannot_be(system, tmp_path, monkeypatch):
-    class Wants(FastTD3Config):
-        experience = Sequence(8)
+    class Wants(TD3Config):
+        experience = TrajectorySpec(8)
 
     monkeypatch.setattr(Processes, "run", None)
     run = Experiment(Toy("Clock", 2), Wants(), system, Processes(), Until(env_steps=10))
@@ -128,7 +140,12 @@ def test_nothing_is_started_or_left_of_a_pair_that_cannot_be(system, tmp_path, m
     ],
 )
 def test_new_rows_have_a_priority_of_their_own_only_where_the_learner_has_the_same_kind(algorithm, told):
-    host = Host(dataclasses.replace(SMALL, capacity=4000, warmup=300).program(algorithm, CLOCK, SETTING), 3)
+    host = Host(
+        dataclasses.replace(SMALL, replay_capacity=4000, learning_starts=300).program(
+            algorithm, CLOCK, SETTING
+        ),
+        3,
+    )
     pieces, add = [], host.roles["replay"].add
     for i in range(2):
         host.roles[f"actor{i}"].store.add = lambda piece: (pieces.append(piece), add(piece))
@@ -151,7 +168,7 @@ def numbers(state, limit=100_000):
 
 
 def test_every_row_reaches_the_replay_once_and_in_order():
-    host = Host(dataclasses.replace(SMALL, capacity=4000).program(DQN, CLOCK, SETTING), 3)
+    host = Host(dataclasses.replace(SMALL, replay_capacity=4000).program(DQN, CLOCK, SETTING), 3)
     for _ in range(200):
         host.round()
     for steps, closing in numbers(host.state_dict()["replay.replay"]):
@@ -159,7 +176,9 @@ def test_every_row_reaches_the_replay_once_and_in_order():
 
 
 def test_no_window_reaches_across_the_death_of_an_actor():
-    program = dataclasses.replace(SMALL, capacity=4000, warmup=10).program(DQN, CLOCK, SETTING)
+    program = dataclasses.replace(SMALL, replay_capacity=4000, learning_starts=10).program(
+        DQN, CLOCK, SETTING
+    )
     host = Host(program, 3)
     for _ in range(60):
         host.round()
@@ -195,7 +214,7 @@ def leaves(state, path=""):
 @pytest.mark.parametrize("limited", [0.0, 2.0])
 def test_a_resumed_run_is_bit_equal_to_one_that_was_not_stopped(env, limited):
     config = Toy("PointMass", 3, limit=7, discrete=True, autoreset=env)
-    system = dataclasses.replace(SMALL, renewal=20, samples_per_insert=limited)
+    system = dataclasses.replace(SMALL, recreate_every=20, samples_per_insert=limited)
     whole, first, second = (Host(system.program(DQN, config, SETTING), 3) for _ in range(3))
     torch.manual_seed(1)
     losses = rounds(whole, 90)
@@ -220,8 +239,8 @@ def test_a_resumed_run_is_bit_equal_to_one_that_was_not_stopped(env, limited):
 
 
 def test_it_runs_in_processes_and_loses_nothing():
-    system = dataclasses.replace(SMALL, capacity=400_000, samples_per_insert=4.0, length=8)
-    watch = Watch()
+    system = dataclasses.replace(SMALL, replay_capacity=400_000, samples_per_insert=4.0, chunk_length=8)
+    watch = RunObserver()
     program = system.program(DQN, CLOCK, SETTING)
     result = Processes(threads=1, log_s=0.2).run(program, Until(env_steps=1500), 3, watch)
     assert result.status == "done" and result.counters.restarts == 0
@@ -231,7 +250,7 @@ def test_it_runs_in_processes_and_loses_nothing():
     kept = sum(len(steps) for steps, _ in streams)
     assert kept == watch.state["replay.inserted"] and 1200 < kept <= result.counters.env_steps
     assert watch.state["replay.sampled"] // 8 - result.counters.updates in range(3)  # some were asked ahead
-    owed = 4.0 * (kept - system.warmup)
+    owed = 4.0 * (kept - system.learning_starts)
     assert abs(watch.state["replay.sampled"] - owed) < 16 + 4.0 * 8 * 4 * 5
     assert watch.evaluations and watch.state["weights.version"] > 0
     lags = [line["policy/lag"] for line in watch.lines if "policy/lag" in line]

@@ -15,11 +15,11 @@ from troop.core.engine import Until
 from troop.core.errors import TrainingFault
 from troop.engines import Processes
 from troop.logs.panel import panel
-from troop.recording import Recording
+from troop.run_recorder import Recording
 from troop.runs import curve
 from troop.runs.checkpoint import load_newest
 from troop.runs.summary import Summary
-from troop.systems.setting import Evaluation
+from troop.systems.settings import Evaluation
 
 FAULTS = ("raise", "abort", "hang")
 TOLD = [f"role/actor1/{what}" for what in ("steps_per_s", "queue", "busy", "waiting", "blocked", "idle")] + [
@@ -40,7 +40,7 @@ def made(folder, faults, **engine):
     return experiment.Experiment(
         Witness(str(folder), faults=faults),
         DQN,
-        dataclasses.replace(APEX, capacity=400_000, samples_per_insert=1.0, overlap=False),
+        dataclasses.replace(APEX, replay_capacity=400_000, samples_per_insert=1.0, overlap=False),
         Processes(**pace),
         Until(minutes=3),
         Evaluation(episodes=2, env_steps=300, longest=20),

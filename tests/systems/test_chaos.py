@@ -23,7 +23,7 @@ OFTEN = ["--engine.restarts", "1000", "--engine.checkpoint-s", "5", "--evaluatio
 def test_pairs_of_hosts_die_at_random_and_rows_stay_whole(tmp_path):
     chosen = random.Random(SEED)
     plan = [tuple(chosen.sample(("actor0", "actor1", "replay", "learner", "weights"), 2)) for _ in range(3)]
-    system = dataclasses.replace(APEX, capacity=400_000, samples_per_insert=1.0, overlap=False)
+    system = dataclasses.replace(APEX, replay_capacity=400_000, samples_per_insert=1.0, overlap=False)
     watch, result, _ = besieged(system, tmp_path, plan, steps=60, updates=5)
     assert result.status == "stopped" and result.counters.restarts >= 6 and not hosts(os.getpid())
     held = examined(watch.state["replay.replay"], envs=2)

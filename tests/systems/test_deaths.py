@@ -13,9 +13,9 @@ from witness import Witness, examined, performed
 
 from troop.core.engine import Until
 from troop.engines import Processes
-from troop.systems.setting import Evaluation, Setting
+from troop.systems.settings import Evaluation, RunSettings
 
-SETTING = Setting(3, "cpu", Evaluation(episodes=2, env_steps=200, longest=20))
+SETTING = RunSettings(3, "cpu", Evaluation(episodes=2, env_steps=200, longest=20))
 ENGINE = Processes(threads=1, log_s=0.05, checkpoint_s=0.3)
 PLAN = (("replay",), ("actor1",), ("actor0", "actor1"), ("learner",), ("weights",), ("evaluator",))
 
@@ -31,7 +31,7 @@ def besieged(system, folder, plan, **pace):
 @pytest.fixture(scope="module")
 def apex(tmp_path_factory):
     """One run in which everybody dies once; actors, twice."""
-    system = dataclasses.replace(APEX, capacity=400_000, samples_per_insert=1.0, overlap=False)
+    system = dataclasses.replace(APEX, replay_capacity=400_000, samples_per_insert=1.0, overlap=False)
     return besieged(system, tmp_path_factory.mktemp("lives"), PLAN)
 
 
@@ -94,7 +94,7 @@ def test_nobody_is_left_behind(apex):
 @pytest.fixture(scope="module")
 def gorila(tmp_path_factory):
     """A run in which the parameter server dies, then a bundle whose replay is not saved."""
-    system = dataclasses.replace(GORILA, capacity=40_000, save_replay=False)
+    system = dataclasses.replace(GORILA, replay_capacity=40_000, save_replay=False)
     return besieged(
         system, tmp_path_factory.mktemp("lives"), (("server",), ("bundle1",)), steps=400, updates=100
     )
@@ -104,11 +104,14 @@ def test_a_killed_parameter_server_goes_on_from_its_last_state(gorila):
     watch, _, _ = gorila
     first, second = watch.struck
     saved = first["state"]["server.slices"]["0"]["version"]
-    later = second["state"]["server.slices"]["0"]["version"]
+    call_async = second["state"]["server.slices"]["0"]["version"]
     since = second["counters"].updates - first["counters"].updates
-    assert saved > 50 and saved < later <= saved + since + 1
+    assert saved > 50 and saved < call_async <= saved + since + 1
     counts = second["state"]["server.counts"]
-    assert sum(counts.values()) > sum(first["state"]["server.counts"].values()) and counts["applied"] == later
+    assert (
+        sum(counts.values()) > sum(first["state"]["server.counts"].values())
+        and counts["applied"] == call_async
+    )
 
 
 def test_what_became_of_gradients_is_told(gorila):

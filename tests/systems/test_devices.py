@@ -9,7 +9,7 @@ from test_gorila import SMALL as GORILA
 
 from troop.core.errors import BadInput
 from troop.systems import devices
-from troop.systems.devices import placed
+from troop.systems.devices import parse_devices
 
 USUAL = {"learner": "cuda:0", "actor0": "cpu", "actor1": "cpu", "actor10": "cpu"}
 
@@ -21,12 +21,12 @@ def many_gpus(monkeypatch):
 
 
 def test_who_is_not_named_stays_where_it_usually_is(many_gpus):
-    assert placed("", USUAL) == placed("  ", USUAL) == USUAL
-    assert placed("learner=cuda:1", USUAL) == USUAL | {"learner": "cuda:1"}
+    assert parse_devices("", USUAL) == parse_devices("  ", USUAL) == USUAL
+    assert parse_devices("learner=cuda:1", USUAL) == USUAL | {"learner": "cuda:1"}
 
 
 def test_a_kind_is_all_of_its_like_but_for_those_named_by_themselves(many_gpus):
-    found = placed("actor1=cuda:3, actor=cuda:2", USUAL)
+    found = parse_devices("actor1=cuda:3, actor=cuda:2", USUAL)
     assert found == {"learner": "cuda:0", "actor0": "cuda:2", "actor1": "cuda:3", "actor10": "cuda:2"}
 
 
@@ -45,7 +45,7 @@ def test_a_kind_is_all_of_its_like_but_for_those_named_by_themselves(many_gpus):
 )
 def test_mistakes_are_named(text, said):
     with pytest.raises(BadInput) as caught:
-        placed(text, USUAL)
+        parse_devices(text, USUAL)
     assert said in str(caught.value) and "--system.devices" in str(caught.value)
 
 

@@ -2,30 +2,36 @@ import dataclasses
 
 import pytest
 import torch
-from watching import Watch
+from watching import RunObserver
 
 from troop.algorithms.dqn import DQNConfig
-from troop.algorithms.fast_td3 import FastTD3Config
-from troop.core.batch import Sequence
+from troop.algorithms.td3 import TD3Config
+from troop.core.batch import TrajectorySpec
 from troop.core.engine import Until
 from troop.core.errors import BadInput
-from troop.core.exploration import Annealed
+from troop.core.exploration import LinearSchedule
 from troop.core.peers import NoPeers
-from troop.core.program import construct, derived
+from troop.core.program import construct, derive_seed
 from troop.engines import Processes
 from troop.engines.host import Host
 from troop.envs import Toy
-from troop.roles.parameter_server import Rule
-from troop.roles.server_peers import Outliers
-from troop.roles.trainer import Rhythm
-from troop.systems.collecting import alike
+from troop.roles.parameter_server import AdaGradConfig
+from troop.roles.server_peers import OutlierConfig
+from troop.roles.trainer import UpdateSchedule
+from troop.systems.components import seeded_learner
 from troop.systems.gorila import Gorila
-from troop.systems.setting import Evaluation, Setting
+from troop.systems.settings import Evaluation, RunSettings
 from troop.systems.sync import Sync
 
-SETTING = Setting(3, "cpu", Evaluation(episodes=2, env_steps=10**9, longest=100))
+SETTING = RunSettings(3, "cpu", Evaluation(episodes=2, env_steps=10**9, longest=100))
 DQN = DQNConfig(hidden=(8,), target_period=9, epsilon_steps=400)
-SMALL = Gorila(Rhythm(8, 1), capacity=800, warmup=6, renewal=0, rule=Rule(lr=0.01))
+SMALL = Gorila(
+    UpdateSchedule(8, 1),
+    replay_capacity=800,
+    learning_starts=6,
+    recreate_every=0,
+    adagrad=AdaGradConfig(lr=0.01),
+)
 ENV = Toy("Countdown", 2, limit=12, discrete=True)
 
 
@@ -49,14 +55,16 @@ class Plain(NoPeers):
 
 
 def test_one_bundle_is_sync_with_adagrad_from_the_first_env_step_on():
-    rule = Rule(lr=0.01, eps=1e-8, staleness=0)
-    gorila = dataclasses.replace(SMALL, bundles=1, servers=2, rule=rule, outliers=Outliers(deviations=0))
+    rule = AdaGradConfig(lr=0.01, eps=1e-8, max_staleness=0)
+    gorila = dataclasses.replace(
+        SMALL, bundles=1, servers=2, adagrad=rule, outliers=OutlierConfig(max_deviations=0)
+    )
     bundle = Host(gorila.program(DQN, ENV, SETTING), 3)
-    own = dataclasses.replace(SETTING, seed=derived(3, "bundle 0"))
-    sync = Sync(Rhythm(8, 1), capacity=800, warmup=6, renewal=0)
+    own = dataclasses.replace(SETTING, seed=derive_seed(3, "bundle 0"))
+    sync = Sync(UpdateSchedule(8, 1), replay_capacity=800, learning_starts=6, recreate_every=0)
     alone = Host(sync.program(DQN, ENV, own), 3)
     trainer = alone.roles["trainer"]
-    trainer.algorithm = alike(DQN.algorithm, ENV.spec, 3, "cpu", Plain())
+    trainer.algorithm = seeded_learner(DQN.algorithm, ENV.spec, 3, "cpu", Plain())
     trainer.collector.policy = trainer.algorithm.publishes
     ends = []
     for host, name in ((bundle, "bundle0"), (alone, "trainer")):
@@ -78,20 +86,23 @@ def test_bundles_begin_alike_on_whatever_host_and_share_the_steps_of_exploration
         roles[name] = construct(node.build, roles.__getitem__)
     first, *others = (roles[f"bundle{i}"] for i in range(3))
     assert all(torch.equal(vector(first.algorithm.q), vector(other.algorithm.q)) for other in others)
-    assert first.collector.exploration == Annealed(1.0, 0.1, 133)
+    assert first.collector.exploration == LinearSchedule(1.0, 0.1, 133)
     assert len({role.collector.world.seed for role in (first, *others)}) == 3
 
 
 @pytest.mark.parametrize("staleness, bound", [(None, 60), (0, 0), (7, 7)])
 def test_the_bound_of_staleness_grows_with_the_bundles_unless_it_is_given(staleness, bound):
-    system = dataclasses.replace(SMALL, bundles=3, rule=Rule(staleness=staleness))
+    system = dataclasses.replace(SMALL, bundles=3, adagrad=AdaGradConfig(max_staleness=staleness))
     nodes = system.program(DQN, ENV, SETTING).nodes
     assert nodes["server"].build.args[0].staleness == bound
 
 
 def test_sent_gradients_are_applied_or_dropped_and_counted():
     system = dataclasses.replace(
-        SMALL, bundles=3, rule=Rule(lr=0.01, staleness=1), outliers=Outliers(least=20)
+        SMALL,
+        bundles=3,
+        adagrad=AdaGradConfig(lr=0.01, max_staleness=1),
+        outliers=OutlierConfig(min_losses=20),
     )
     host = Host(system.program(DQN, ENV, SETTING), 3)
     for _ in range(100):
@@ -114,19 +125,21 @@ def test_a_run_goes_on_from_its_state():
 
 
 def test_algorithms_that_want_trajectories_are_refused():
-    class Wants(FastTD3Config):
-        experience = Sequence(8)
+    class Wants(TD3Config):
+        experience = TrajectorySpec(8)
 
     with pytest.raises(BadInput, match="Wants wants trajectories"):
         SMALL.program(Wants(), Toy("Clock", 2), SETTING)
     with pytest.raises(BadInput, match="updates is 0; with"):
-        dataclasses.replace(SMALL, rhythm=Rhythm(8, 0), shared_replay=True).program(DQN, ENV, SETTING)
+        dataclasses.replace(SMALL, schedule=UpdateSchedule(8, 0), shared_replay=True).program(
+            DQN, ENV, SETTING
+        )
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_it_runs_in_processes(shared):
-    system = dataclasses.replace(SMALL, shared_replay=shared, servers=2, capacity=20_000)
-    watch = Watch()
+    system = dataclasses.replace(SMALL, shared_replay=shared, servers=2, replay_capacity=20_000)
+    watch = RunObserver()
     engine = Processes(threads=1, log_s=0.2)
     result = engine.run(system.program(DQN, ENV, SETTING), Until(env_steps=800), 3, watch)
     assert result.status == "done" and result.counters.restarts == 0 and watch.evaluations

@@ -20,7 +20,16 @@ from troop.runs.directory import RunDirectory
 pytestmark = pytest.mark.timeout(500)  # three starts, on a machine that may be busy
 # A vector step of a second: whoever asks it to stop has time to ask again.
 TRAIN = ["train", "apex-dqn", "--env", "toy:Sleepy", "--env.discrete", "--env.seconds", "1", "--envs", "2"]
-SMALL = ["--system.actors", "2", "--system.warmup", "10", "--evaluation.episodes", "2", "--minutes", "20"]
+SMALL = [
+    "--system.actors",
+    "2",
+    "--system.learning-starts",
+    "10",
+    "--evaluation.episodes",
+    "2",
+    "--minutes",
+    "20",
+]
 ROLES = {"actor0", "actor1", "replay", "learner", "weights", "evaluator"}
 
 

@@ -9,25 +9,25 @@ import pytest
 import torch
 from split import Split
 from test_apex import leaves
-from watching import Watch
+from watching import RunObserver
 
 import troop
 from troop import api
 from troop.algorithms.dqn import DQNConfig
-from troop.algorithms.fast_td3 import FastTD3Config
-from troop.core.batch import Sequence
+from troop.algorithms.td3 import TD3Config
+from troop.core.batch import TrajectorySpec
 from troop.core.engine import Until
 from troop.core.errors import BadInput
 from troop.core.program import construct
 from troop.engines import Processes
 from troop.engines.host import Host
 from troop.envs import Toy
-from troop.roles.way import UNDER_WAY
+from troop.roles.replay_sender import MAX_IN_FLIGHT
 from troop.systems.pql import PQL, mixed
-from troop.systems.setting import Evaluation, Setting
+from troop.systems.settings import Evaluation, RunSettings
 
-SETTING = Setting(3, "cpu", Evaluation(episodes=2, env_steps=10**9))
-SMALL = PQL(batch=16, capacity=4000, warmup=8)
+SETTING = RunSettings(3, "cpu", Evaluation(episodes=2, env_steps=10**9))
+SMALL = PQL(batch_size=16, replay_capacity=4000, learning_starts=8)
 CLOCK = Toy("Clock", 4, limit=100_000)  # its observation counts its steps
 
 
@@ -79,7 +79,7 @@ def test_each_env_has_its_noise_for_good_also_in_another_life(overlap):
     "beta_av, beta_pv", [(4.0, 1.0), (4.0, 4.0), (8.0, 0.5), (8.0, 2.0), (16.0, 1.0), (16.0, 4.0)]
 )
 def test_ratios_are_held_in_every_hundred_vector_steps(beta_av, beta_pv):
-    running = host(dataclasses.replace(SMALL, beta_av=beta_av, beta_pv=beta_pv, capacity=40_000))
+    running = host(dataclasses.replace(SMALL, beta_av=beta_av, beta_pv=beta_pv, replay_capacity=40_000))
     readings = {}
     while len(readings) < 125:
         running.round()
@@ -97,7 +97,7 @@ SLOWED = {"nobody": {}, "actor": {"actor": 30}, "critic": {"critic": 3}, "policy
 
 @pytest.mark.parametrize("slow", SLOWED)
 def test_whoever_is_slow_the_others_wait_for_him(slow):
-    running = host(dataclasses.replace(SMALL, capacity=40_000))
+    running = host(dataclasses.replace(SMALL, replay_capacity=40_000))
     for name, times in SLOWED[slow].items():
         role, turns = running.roles[name], itertools.count()
         role.step = lambda step=role.step, turns=turns, times=times: None if next(turns) % times else step()
@@ -136,7 +136,7 @@ def test_running_free_nobody_waits():
 
 
 def test_each_learner_follows_the_other_and_lags_by_one_publication_at_most():
-    running = host(dataclasses.replace(SMALL, publish=2.0))
+    running = host(dataclasses.replace(SMALL, publish_every=2.0))
     said = rounds(running, 400)
     critic, policy = (running.roles[name].algorithm for name in ("critic", "policy"))
     for half, other, every in ((critic, policy, 8), (policy, critic, 16)):
@@ -210,7 +210,7 @@ def test_ends_do_not_bootstrap(autoreset):
 
 
 def test_a_limit_that_is_part_of_the_task_is_an_end_if_that_is_asked_for():
-    obs, _, discount, _ = batches(Toy("Clock", 4, limit=7), n=1, bootstrap_at_limits=False)
+    obs, _, discount, _ = batches(Toy("Clock", 4, limit=7), n=1, bootstrap_on_truncation=False)
     assert torch.equal(discount == 0, (obs * 7).round() == 6)
 
 
@@ -227,15 +227,15 @@ def test_the_policy_learns_from_observations_that_were_acted_on_and_from_nothing
 
 def test_all_three_see_an_observation_as_the_same_version_of_the_policy_does():
     """The reference clamps normalized observations in two of the three."""
-    algorithm = FastTD3Config(actor_hidden=(8,), critic_hidden=(8,), atoms=0)
-    running = host(dataclasses.replace(SMALL, publish=0.1), algorithm, Toy("PointMass", 4, limit=9))
+    algorithm = TD3Config(actor_hidden=(8,), critic_hidden=(8,), atoms=0)
+    running = host(dataclasses.replace(SMALL, publish_every=0.1), algorithm, Toy("PointMass", 4, limit=9))
     rounds(running, 130)
     for name in ("actor", "critic"):  # both take the newest
         running.roles[name].step()
     learned = running.roles["policy"].algorithm.publishes
     assert float(learned.normalizer.count) > 500 and not torch.equal(learned.normalizer.mean, torch.zeros(2))
     x = {"obs": torch.randn(50, 2) * 10.0 ** torch.arange(-2, 3).repeat(10).unsqueeze(1)}  # far out too
-    acting, judging = running.roles["actor"].hands.policy, running.roles["critic"].algorithm.follows
+    acting, judging = running.roles["actor"].hands.policy, running.roles["critic"].algorithm.peer_module
     for other in (acting, judging):
         assert torch.equal(other.seen(x), learned.seen(x))
         still = torch.zeros(50)
@@ -245,8 +245,8 @@ def test_all_three_see_an_observation_as_the_same_version_of_the_policy_does():
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"warmup": 3}, "--system.warmup is 3; it must be above the 3 steps"),
-        ({"capacity": 39}, "--system.capacity is 39; with 4 env streams it must be at least 40"),
+        ({"warmup": 3}, "--system.learning-starts is 3; it must be above the 3 steps"),
+        ({"capacity": 39}, "--system.replay-capacity is 39; with 4 env streams it must be at least 40"),
         ({"devices": "critic=cuda:7"}, "--system.devices for critic is 'cuda:7' but torch sees"),
         ({"devices": "learner=cpu"}, "--system.devices names 'learner'"),
     ],
@@ -265,7 +265,7 @@ def test_algorithms_and_envs_that_cannot_be_split_are_refused():
         SMALL.program(Split(refused="telling cannot be split"), CLOCK, SETTING)
 
     class Wants(Split):
-        experience = Sequence(8)
+        experience = TrajectorySpec(8)
 
     with pytest.raises(BadInput, match="Wants wants trajectories"):
         SMALL.program(Wants(), CLOCK, SETTING)
@@ -275,7 +275,7 @@ def test_roles_compute_where_they_are_told_to(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     one = dataclasses.replace(SETTING, device="cuda:0")  # acting is the CPU's, unless somebody says otherwise
-    assert SMALL.placed(one) == {"actor": "cpu", "critic": "cuda:0", "policy": "cuda:0"}
+    assert SMALL.parse_devices(one) == {"actor": "cpu", "critic": "cuda:0", "policy": "cuda:0"}
     system = dataclasses.replace(SMALL, devices="actor=cuda:0,critic=cuda:1")
     nodes = system.program(Split(), CLOCK, SETTING).nodes
 
@@ -287,14 +287,16 @@ def test_roles_compute_where_they_are_told_to(monkeypatch):
         "cuda:1", "cuda:1", "cpu", "cpu",
     ]  # fmt: skip
     assert told("critic", "algorithm").args[3] == told("transitions", "store").args[4] == "cuda:1"
-    assert told("actor", "hands").args[2].device == "cuda:0"
+    assert told("actor", "make_sampler").args[2].device == "cuda:0"
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 @pytest.mark.parametrize("free", [False, True])
 def test_a_resumed_run_is_bit_equal_to_one_that_was_not_stopped(autoreset, free):
     env = Toy("PointMass", 3, limit=7, autoreset=autoreset)
-    system = dataclasses.replace(SMALL, renewal=20, free_running=free, capacity=90, observations=70)
+    system = dataclasses.replace(
+        SMALL, recreate_every=20, free_running=free, replay_capacity=90, observation_capacity=70
+    )
     whole, first, second = (host(system, env=env) for _ in range(3))
 
     def losses(running, count):
@@ -351,20 +353,20 @@ def test_a_run_leaves_its_ratios_and_a_policy_that_acts(tmp_path):
 
 
 def test_in_processes_a_slow_policy_learner_holds_the_others_and_nothing_piles_up():
-    system = dataclasses.replace(SMALL, capacity=400_000)
-    watch = Watch()
+    system = dataclasses.replace(SMALL, replay_capacity=400_000)
+    watch = RunObserver()
     program = system.program(Split(critic_s=0.0005, policy_s=0.004), CLOCK, SETTING)
     result = Processes(threads=1, log_s=0.2).run(program, Until(env_steps=1000), 3, watch)
     assert result.status == "done" and result.counters.restarts == 0 and watch.evaluations
     rows = {name: watch.state[f"{name}.inserted"] for name in ("transitions", "observations")}
     assert rows["transitions"] == rows["observations"] == result.counters.env_steps
-    steps = rows["transitions"] / 4 - system.warmup
+    steps = rows["transitions"] / 4 - system.learning_starts
     critic, policy = (watch.state[f"{name}.sampled"] / 16 for name in ("transitions", "observations"))
     assert critic == result.counters.updates == watch.state["critic.counts"]["updates"]
-    slack = system.tolerance + UNDER_WAY + 2  # what was sent before the answer came
+    slack = system.tolerance + MAX_IN_FLIGHT + 2  # what was sent before the answer came
     assert abs(critic - 8 * steps) <= 8 * slack and abs(policy - 4 * steps) <= 4 * slack
     waited = max(line.get(f"role/{name}/queue", 0) for line in watch.lines for name in ("policy", "critic"))
-    assert waited <= 4 * (UNDER_WAY + 2)
+    assert waited <= 4 * (MAX_IN_FLIGHT + 2)
     lines = watch.lines[-1]
     assert lines["critic/updates"] / lines["critic/steps"] == pytest.approx(8, rel=0.1)
     for name in ("critic/policy_lag", "policy/critic_lag", "policy/lag"):

@@ -11,12 +11,12 @@ from test_pql import CLOCK, SMALL
 
 from troop.core.engine import Until
 from troop.engines import Processes
-from troop.roles.way import UNDER_WAY
-from troop.systems.setting import Evaluation, Setting
+from troop.roles.replay_sender import MAX_IN_FLIGHT
+from troop.systems.settings import Evaluation, RunSettings
 
-SETTING = Setting(3, "cpu", Evaluation(episodes=2, env_steps=200, longest=20))
+SETTING = RunSettings(3, "cpu", Evaluation(episodes=2, env_steps=200, longest=20))
 PLAN = (("critic",), ("actor",), ("policy",), ("critic", "policy"))
-SYSTEM = dataclasses.replace(SMALL, capacity=400_000)
+SYSTEM = dataclasses.replace(SMALL, replay_capacity=400_000)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_those_who_are_killed_come_back_and_all_three_go_on(victims, siege):
 
 def test_the_ratios_are_kept(siege):
     watch, _ = siege
-    slack = SYSTEM.tolerance + UNDER_WAY + 2
+    slack = SYSTEM.tolerance + MAX_IN_FLIGHT + 2
     for store, updates in (("transitions", 8), ("observations", 4)):
         steps = watch.state[f"{store}.inserted"] / CLOCK.envs - SYSTEM.warmup
         assert abs(watch.state[f"{store}.sampled"] / SYSTEM.batch - updates * steps) <= updates * slack

@@ -7,7 +7,7 @@ import os
 import pytest
 from split import Split
 from test_pql import CLOCK, SETTING, SMALL
-from watching import Watch
+from watching import RunObserver
 
 from troop.core.engine import Until
 from troop.engines import Processes, Ray
@@ -32,8 +32,8 @@ def ratios(first, last):
 def test_every_ratio_is_held(engine, beta_av, beta_pv):
     if engine == "ray":
         pytest.importorskip("ray")
-    watch = Watch()
-    system = dataclasses.replace(SMALL, beta_av=beta_av, beta_pv=beta_pv, capacity=400_000)
+    watch = RunObserver()
+    system = dataclasses.replace(SMALL, beta_av=beta_av, beta_pv=beta_pv, replay_capacity=400_000)
     program = system.program(Split(critic_s=0.002, policy_s=0.002), CLOCK, SETTING)
     result = ENGINES[engine].run(program, Until(minutes=SECONDS / 60), 3, watch)
     assert result.status == "done" and result.counters.restarts == 0

@@ -10,12 +10,12 @@ import pytest
 from besieging import hosts
 from test_apex import DQN, SETTING
 from test_apex import SMALL as APEX
-from watching import Watch
+from watching import RunObserver
 from witness import Witness, performed
 
 from troop.core.engine import Until
 from troop.engines import Processes
-from troop.roles.way import UNDER_WAY
+from troop.roles.replay_sender import MAX_IN_FLIGHT
 
 LONG = bool(os.environ.get("TROOP_LONG_TESTS"))
 PAUSE = 20.0 if LONG else 2.0  # seconds
@@ -26,9 +26,9 @@ SYSTEM = dataclasses.replace(
     APEX,
     actors=3,
     overlap=False,
-    capacity=6_000,
-    warmup=60,
-    length=8,
+    replay_capacity=6_000,
+    learning_starts=60,
+    chunk_length=8,
     samples_per_insert=1.0,  # the learner has time to spare,
     tolerance=10**6,  # and nobody is held back for its sake
 )
@@ -42,7 +42,7 @@ def memory(pid):
     return 0
 
 
-class Pausing(Watch):
+class Pausing(RunObserver):
     """Lets an actor stand still, then the learner, then the replay, and looks what becomes of the others."""
 
     def __init__(self, lives):
@@ -121,7 +121,7 @@ def test_actors_go_on_while_the_learner_stands_still(run):
 
 def test_actors_wait_while_the_replay_stands_still(run):
     before, after = between(run[0], "replay", "steps")
-    most = (UNDER_WAY + 2) * SYSTEM.length + DQN.n_step
+    most = (MAX_IN_FLIGHT + 2) * SYSTEM.length + DQN.n_step
     assert all(after[life] - before[life] <= most for life in before)
 
 
@@ -146,7 +146,7 @@ def test_others_keep_nine_tenths_of_their_speed_beside_an_actor_twenty_times_slo
         lives = tmp_path / str(len(slow))
         lives.mkdir()
         program = SYSTEM.program(DQN, Witness(str(lives), seconds=0.02, slow=slow), SETTING)
-        ENGINE.run(program, Until(minutes=15 / 60), 3, Watch())
+        ENGINE.run(program, Until(minutes=15 / 60), 3, RunObserver())
         made[slow] = performed(lives)
     print(made)
     alone, beside = (sum(sorted(steps.values())[1:]) for steps in made.values())

@@ -5,12 +5,12 @@ import copy
 import pytest
 import torch
 
-from troop.algorithms import DQNConfig, FastTD3Config, RainbowConfig
+from troop.algorithms import DQNConfig, RainbowConfig, TD3Config
 from troop.engines.host import Host
 from troop.envs import EnvPool, Toy
-from troop.replay.prioritized import Priority
-from troop.roles.trainer import Rhythm
-from troop.systems.setting import Evaluation, Setting
+from troop.replay.prioritized import PriorityConfig
+from troop.roles.trainer import UpdateSchedule
+from troop.systems.settings import Evaluation, RunSettings
 from troop.systems.sync import Sync
 
 SMALL = {
@@ -29,11 +29,26 @@ ENVS = {
 }
 
 
-def host(env, n=1, overlap=False, renewal=14, envs=None, capacity=60, algorithm=None, priority=Priority()):  # noqa: B008
-    system = Sync(Rhythm(16, 2, overlap), capacity=capacity, warmup=4, renewal=renewal, priority=priority)
-    algorithm = algorithm or FastTD3Config(n_step=n, **SMALL)
-    env = env.resized(envs or env.envs)
-    return Host(system.program(algorithm, env, Setting(1, "cpu", Evaluation(episodes=2))), 1)
+def host(
+    env,
+    n=1,
+    overlap=False,
+    recreate_every=14,
+    envs=None,
+    capacity=60,
+    algorithm=None,
+    priority=PriorityConfig(),
+):  # noqa: B008
+    system = Sync(
+        UpdateSchedule(16, 2, overlap),
+        replay_capacity=capacity,
+        learning_starts=4,
+        recreate_every=recreate_every,
+        priority=priority,
+    )
+    algorithm = algorithm or TD3Config(n_step=n, **SMALL)
+    env = env.with_envs(envs or env.envs)
+    return Host(system.program(algorithm, env, RunSettings(1, "cpu", Evaluation(episodes=2))), 1)
 
 
 def rounds(running, count):
@@ -85,12 +100,12 @@ def test_a_resumed_run_is_bit_equal_to_one_that_was_not_stopped(env, n, overlap)
 
 
 VALUE_LEARNERS = {
-    "dqn": (DQNConfig(hidden=(8,), epsilon_steps=100, target_period=7), Priority()),
+    "dqn": (DQNConfig(hidden=(8,), epsilon_steps=100, target_period=7), PriorityConfig()),
     "prioritized": (
         DQNConfig(hidden=(8,), n_step=3, double=True, optimizer="adam"),
-        Priority(alpha=0.6, beta_end=1.0, beta_batches=80, weights_over="buffer"),
+        PriorityConfig(alpha=0.6, beta_end=1.0, beta_anneal_batches=80, normalize_weights_by="buffer"),
     ),
-    "rainbow": (RainbowConfig(hidden=(8,), target_period=7), Priority(alpha=0.5)),
+    "rainbow": (RainbowConfig(hidden=(8,), target_period=7), PriorityConfig(alpha=0.5)),
 }
 CHOICES = {
     "cartpole": EnvPool("CartPole-v1", 3, 1, (("max_episode_steps", 9),)),
@@ -141,9 +156,9 @@ def test_a_run_goes_on_with_another_number_of_envs_and_says_what_it_dropped():
 
 
 def test_without_a_record_of_actions_a_resumed_run_cuts_its_streams():
-    first = host(ENVS["toy same_step"], renewal=0)
+    first = host(ENVS["toy same_step"], recreate_every=0)
     rounds(first, 20)
-    second = host(ENVS["toy same_step"], renewal=0)
+    second = host(ENVS["toy same_step"], recreate_every=0)
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     assert len(second.notes()) == 1
     streams = second.roles["trainer"].store.streams

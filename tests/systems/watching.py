@@ -1,7 +1,7 @@
 """A Watch that keeps what it is told, for runs of a few seconds on real engines."""
 
 
-class Watch:
+class RunObserver:
     """Remembers lines, notes, evaluations and the last state."""
 
     def __init__(self):

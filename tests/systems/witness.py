@@ -34,10 +34,10 @@ class Witness:
     def make(self, seed, device="cpu"):
         return Life(self)
 
-    def resized(self, envs):
+    def with_envs(self, envs):
         return dataclasses.replace(self, envs=envs)
 
-    def judged(self):
+    def for_evaluation(self):
         """The evaluator's envs are counted apart."""
         (Path(self.folder) / "judged").mkdir(exist_ok=True)
         return dataclasses.replace(self, folder=f"{self.folder}/judged", faults=(), slow=())
@@ -142,8 +142,8 @@ def examined(state, envs):
             assert row == stream % envs and (closing or (life, row, step) not in seen)
             if before is not None:
                 was, at, closed = before
-                follows = life == was and step == at + 1
-                assert follows or (closed and (life != was or step > at)), (before, life, step)
+                peer_module = life == was and step == at + 1
+                assert peer_module or (closed and (life != was or step > at)), (before, life, step)
             if not closing:
                 assert reward[i] == 2 * step + action[i] and bool(flags[i] & 1) == (step % EPISODE == 36)
                 seen.add((life, row, step))

@@ -2,9 +2,9 @@
 
 from troop.algorithms.c51 import C51, C51Config, C51Policy
 from troop.algorithms.dqn import DQN, DQNConfig, DQNPolicy
-from troop.algorithms.fast_td3 import FastTD3, FastTD3Config, FastTD3Policy
 from troop.algorithms.rainbow import RainbowConfig
 from troop.algorithms.sac import SAC, SACConfig, SACPolicy
+from troop.algorithms.td3 import TD3, TD3Config, TD3Policy
 
 __all__ = [
     "C51",
@@ -14,9 +14,9 @@ __all__ = [
     "C51Policy",
     "DQNConfig",
     "DQNPolicy",
-    "FastTD3",
-    "FastTD3Config",
-    "FastTD3Policy",
+    "TD3",
+    "TD3Config",
+    "TD3Policy",
     "RainbowConfig",
     "SACConfig",
     "SACPolicy",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from troop.algorithms.descent import Descent
+from troop.algorithms.optim.optimizer import OptimizerConfig
 from troop.core.batch import NStep
-from troop.core.config import ranged
+from troop.core.config import bounded
 from troop.core.env import OBS, Continuous, EnvSpec
 from troop.nets.chain import Activation
-from troop.nets.shape import Kind, Shape
+from troop.nets.network_config import Kind, NetworkConfig
 
 if TYPE_CHECKING:
     from troop.algorithms.actor_critic_policy import ActorCriticPolicy
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 class ActorCriticConfig:
     """Critics over (observation, action) and a policy that climbs them."""
 
-    gamma: float = ranged(0.99, low=0, high=1)
-    n_step: int = ranged(1, low=1, high=64)
-    tau: float = ranged(0.1, above=0, high=1)
-    policy_delay: int = ranged(2, low=1)
+    gamma: float = bounded(0.99, low=0, high=1)
+    n_step: int = bounded(1, low=1, high=64)
+    tau: float = bounded(0.1, above=0, high=1)
+    policy_delay: int = bounded(2, low=1)
     """One policy update every this many critic updates, counted across env steps; where the halves learn
     apart, the system keeps its own ratio."""
-    critics: int = ranged(2, low=1, high=16)
-    atoms: int = ranged(101, low=0, high=4096)
+    critics: int = bounded(2, low=1, high=16)
+    atoms: int = bounded(101, low=0, high=4096)
     """Atoms of the categorical critics; 0 for scalar critics."""
     v_min: float = -250.0
     v_max: float = 250.0
@@ -39,32 +39,32 @@ class ActorCriticConfig:
     probability of each atom, against which critics have binary cross entropy (PQL-D)."""
     policy_q: Literal["auto", "min", "mean", "first"] = "auto"
     """What the policy climbs; auto is min with clipped double Q and mean without."""
-    bootstrap_at_limits: bool = True
+    bootstrap_on_truncation: bool = True
     """A time limit is not the world's end; off only for tasks whose time limit is part of the task."""
     normalize_observations: bool = True
     normalize_rewards: bool = False
     net: Kind = "mlp"
     """Layers, or blocks on the unit sphere: simbav2 as its paper has them, simbav2_port as FastTD3's code."""
-    actor_hidden: tuple[int, ...] = ranged((512, 256, 128), low=1)
-    critic_hidden: tuple[int, ...] = ranged((1024, 512, 256), low=1)
+    actor_hidden: tuple[int, ...] = bounded((512, 256, 128), low=1)
+    critic_hidden: tuple[int, ...] = bounded((1024, 512, 256), low=1)
     """Width of each layer, or of each block of SimbaV2, where all are the same."""
     activation: Activation = "relu"
     layer_norm: bool = False
     """LayerNorm before each activation: steadier with small batches and many updates per step."""
-    actor_init: float = ranged(0.01, low=0)
+    actor_init: float = bounded(0.01, low=0)
     """Standard deviation of the weights of the policy's last layer; an MLP's, SimbaV2 has its own."""
-    actor_lr: float = ranged(3e-4, above=0)
-    critic_lr: float = ranged(3e-4, above=0)
-    lr_end: float = ranged(1.0, above=0, high=1)
+    actor_lr: float = bounded(3e-4, above=0)
+    critic_lr: float = bounded(3e-4, above=0)
+    lr_end: float = bounded(1.0, above=0, high=1)
     """Fraction of the learning rates left at the end of the cosine; 1 keeps them constant."""
-    lr_updates: int = ranged(200_000, low=1)
+    lr_updates: int = bounded(200_000, low=1)
     """Critic updates over which the cosine runs."""
-    beta2: float = ranged(0.999, low=0, below=1)
+    beta2: float = bounded(0.999, low=0, below=1)
     """Of Adam's running mean of squared gradients."""
-    weight_decay: float = ranged(0.1, low=0)
-    max_grad_norm: float = ranged(0.0, low=0)
+    weight_decay: float = bounded(0.1, low=0)
+    max_grad_norm: float = bounded(0.0, low=0)
     """Clip gradients to this norm; 0 does not clip."""
-    telling: bool = False
+    actor_carries_critic: bool = False
     """The policy carries the critics and tells the value of what it does, for actors that judge their rows
     (Ape-X DPG); a TD error is what the learner's priorities are only where `atoms` is 0."""
     compile: bool = False
@@ -78,9 +78,9 @@ class ActorCriticConfig:
         """n-step transitions."""
         reach = min(abs(self.v_min), abs(self.v_max)) if self.atoms else 10.0
         scale = reach if self.normalize_rewards else None
-        return NStep(self.n_step, self.gamma, self.bootstrap_at_limits, scale)
+        return NStep(self.n_step, self.gamma, self.bootstrap_on_truncation, scale)
 
-    def refuse(self, spec: EnvSpec) -> str | None:
+    def unsupported_reason(self, spec: EnvSpec) -> str | None:
         """Continuous actions and vector observations only; and a support that is one."""
         if not isinstance(spec.action, Continuous):
             return (
@@ -101,7 +101,7 @@ class ActorCriticConfig:
                 return f"{name} is {hidden}; SimbaV2 wants one number a block, all the same"
         return None
 
-    def refuse_split(self) -> str | None:
+    def unsplittable_reason(self) -> str | None:
         """Whatever is whole can be split, unless a subclass knows better."""
         return None
 
@@ -109,9 +109,9 @@ class ActorCriticConfig:
         """The acting part alone."""
         raise NotImplementedError
 
-    def descent(self, device: str) -> Descent:
+    def descent(self, device: str) -> OptimizerConfig:
         """How gradients become steps."""
-        return Descent(
+        return OptimizerConfig(
             self.weight_decay,
             self.max_grad_norm,
             self.lr_end,
@@ -120,6 +120,6 @@ class ActorCriticConfig:
             beta2=self.beta2,
         )
 
-    def shape(self, hidden: tuple[int, ...]) -> Shape:
+    def shape(self, hidden: tuple[int, ...]) -> NetworkConfig:
         """Of a net with these hidden layers."""
-        return Shape(hidden, self.layer_norm, self.activation, self.net)
+        return NetworkConfig(hidden, self.layer_norm, self.activation, self.net)

@@ -61,7 +61,7 @@ class ActorCriticPolicy(nn.Module):
         self.normalizer = Normalizer(spec.width(OBS) + spec.width(PRIVILEGED))
         self.actor = actor
         self.normalize = cfg.normalize_observations
-        self.critic = critics(spec, cfg) if cfg.telling else None
+        self.critic = critics(spec, cfg) if cfg.actor_carries_critic else None
         self.value = Value(cfg)
 
     def seen(self, obs: Obs) -> Tensor:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from troop.algorithms.dqn import DQN, DQNConfig, DQNPolicy
-from troop.core.algorithm import Acted, State
+from troop.core.algorithm import PolicyOutput, State
 from troop.core.batch import NStep, Transition
-from troop.core.config import ranged
+from troop.core.config import bounded
 from troop.core.env import EnvSpec, Obs
 from troop.core.peers import NO_PEERS, Peers
 from troop.functional import categorical, td
@@ -26,7 +26,7 @@ from troop.nets.noisy import Noise
 class C51Config(DQNConfig):
     """DQN's settings where the paper names no others."""
 
-    atoms: int = ranged(51, low=2, high=4096)
+    atoms: int = bounded(51, low=2, high=4096)
     v_min: float = -10.0
     v_max: float = 10.0
     """Range of the atoms: cover all returns; what lies outside counts as the nearest end."""
@@ -34,8 +34,8 @@ class C51Config(DQNConfig):
     """Divide rewards so that returns fit the atoms: for tasks whose scale is not known."""
     loss: Literal["cross_entropy"] = "cross_entropy"  # type: ignore[assignment] # there is no other here
     optimizer: Literal["adam", "rmsprop", "rmsprop_tf"] = "adam"
-    eps: float = ranged(0.01 / 32, above=0)
-    epsilon_end: float = ranged(0.01, low=0, high=1)
+    eps: float = bounded(0.01 / 32, above=0)
+    epsilon_end: float = bounded(0.01, low=0, high=1)
 
     @property
     def experience(self) -> NStep:
@@ -43,7 +43,7 @@ class C51Config(DQNConfig):
         reach = min(abs(self.v_min), abs(self.v_max)) if self.normalize_rewards else None
         return dataclasses.replace(super().experience, scale_rewards_to=reach)
 
-    def refuse(self, spec: EnvSpec) -> str | None:
+    def unsupported_reason(self, spec: EnvSpec) -> str | None:
         """As DQN; and a support that is one."""
         if (
             self.atoms < 2
@@ -53,7 +53,7 @@ class C51Config(DQNConfig):
             return (
                 f"v_min {self.v_min:g} to v_max {self.v_max:g} with {self.atoms} atoms is no range of values"
             )
-        return super().refuse(spec)
+        return super().unsupported_reason(spec)
 
     def policy(self, spec: EnvSpec) -> C51Policy:
         """The acting part alone."""
@@ -83,10 +83,10 @@ class C51Policy(DQNPolicy):
         """Q [B, A] of logits [B, A, K]."""
         return categorical.mean(outputs.softmax(-1), self.support)
 
-    def act(self, obs: Obs, state: State, explore: Tensor) -> Acted:
+    def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
         """As DQN, but for what travels with the action: nothing."""
         acted = super().act(obs, state, explore)
-        return Acted(acted.action, acted.state)
+        return PolicyOutput(acted.action, acted.state)
 
 
 class C51(DQN):

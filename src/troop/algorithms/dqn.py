@@ -12,17 +12,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from troop.algorithms.descent import Descent
-from troop.algorithms.target import frozen, hard_update, soft_update
-from troop.core.algorithm import Acted, Outcome, State
+from troop.algorithms.optim.optimizer import OptimizerConfig
+from troop.algorithms.optim.target import frozen, hard_update, soft_update
+from troop.core.algorithm import PolicyOutput, State, UpdateResult
 from troop.core.batch import NStep, Transition
-from troop.core.config import ranged
+from troop.core.config import bounded
 from troop.core.env import OBS, Discrete, EnvSpec, Obs
-from troop.core.exploration import Annealed, Exploration
+from troop.core.exploration import Exploration, LinearSchedule
 from troop.core.peers import NO_PEERS, Peers
 from troop.functional import td
 from troop.nets.cnn import fitting, misfit
-from troop.nets.noisy import Noise, dimmed
+from troop.nets.noisy import Noise, scale_noise
 from troop.nets.normalizer import Normalizer
 from troop.nets.q_network import QNetwork
 
@@ -33,8 +33,8 @@ STEADY = 1000  # updates after which the normalizer looks at every tenth batch o
 class DQNConfig:
     """The paper's Atari settings, in env steps and updates instead of emulator frames."""
 
-    gamma: float = ranged(0.99, low=0, high=1)
-    n_step: int = ranged(1, low=1, high=64)
+    gamma: float = bounded(0.99, low=0, high=1)
+    n_step: int = bounded(1, low=1, high=64)
     """Steps of reward before the bootstrap."""
     double: bool = False
     """The online net chooses the next action, the target net judges it."""
@@ -42,34 +42,34 @@ class DQNConfig:
     """Two streams, value and advantage, from the last hidden layer on."""
     rescale_torso: bool = True
     """Dueling only: scale the gradient into the shared layers by 1/sqrt(2)."""
-    noisy: float = ranged(0.0, low=0, high=10)
+    noisy: float = bounded(0.0, low=0, high=10)
     """sigma0 of noisy layers, which explore too; 0 for plain layers (the paper's is 0.5, with no epsilon)."""
     loss: Literal["huber", "squared"] = "huber"
-    target_period: int = ranged(2500, low=1)
+    target_period: int = bounded(2500, low=1)
     """Copy the online net into the target net every this many updates, where `tau` is 0."""
-    tau: float = ranged(0.0, low=0, high=1)
+    tau: float = bounded(0.0, low=0, high=1)
     """Above 0 the target net moves by this share at every update instead."""
     optimizer: Literal["adam", "rmsprop", "rmsprop_tf"] = "rmsprop_tf"
-    lr: float = ranged(2.5e-4, above=0)
-    eps: float = ranged(0.01 / 32**2, above=0)
-    decay: float = ranged(0.95, low=0, below=1)
+    lr: float = bounded(2.5e-4, above=0)
+    eps: float = bounded(0.01 / 32**2, above=0)
+    decay: float = bounded(0.95, low=0, below=1)
     """Of RMSProp's running means."""
     centered: bool = True
     """RMSProp divides by the deviation of gradients instead of their size."""
-    max_grad_norm: float = ranged(0.0, low=0)
+    max_grad_norm: float = bounded(0.0, low=0)
     """Clip gradients to this norm; 0 does not clip."""
-    weight_decay: float = ranged(0.0, low=0)
-    epsilon_start: float = ranged(1.0, low=0, high=1)
-    epsilon_end: float = ranged(0.1, low=0, high=1)
-    epsilon_steps: int = ranged(250_000, low=0)
+    weight_decay: float = bounded(0.0, low=0)
+    epsilon_start: float = bounded(1.0, low=0, high=1)
+    epsilon_end: float = bounded(0.1, low=0, high=1)
+    epsilon_steps: int = bounded(250_000, low=0)
     """Env steps, over all envs, in which epsilon goes from start to end."""
     net: Literal["auto", "mlp", "nature", "nips", "impala", "small"] = "auto"
     """Torso for images; auto is nature from 36x36 pixels on and small below, nips the lighter one of 2013."""
-    hidden: tuple[int, ...] = ranged((512,), low=1)
+    hidden: tuple[int, ...] = bounded((512,), low=1)
     """Hidden layers after the torso."""
     layer_norm: bool = False
     """Normalize hidden layers after the torso: steadier with small nets, batches and large steps."""
-    bootstrap_at_limits: bool = True
+    bootstrap_on_truncation: bool = True
     """A time limit is not the world's end; off only for tasks whose time limit is part of the task."""
     normalize_observations: bool = False
     """Running mean and deviation of vector observations."""
@@ -82,15 +82,15 @@ class DQNConfig:
     @property
     def experience(self) -> NStep:
         """n-step transitions."""
-        return NStep(self.n_step, self.gamma, self.bootstrap_at_limits)
+        return NStep(self.n_step, self.gamma, self.bootstrap_on_truncation)
 
     @property
     def exploration(self) -> Exploration:
         """Epsilon in a line; on top of noise, which stays on and anneals itself, where there is some."""
         noise = 1.0 if self.noisy else 0.0
-        return Annealed(noise + self.epsilon_start, noise + self.epsilon_end, self.epsilon_steps)
+        return LinearSchedule(noise + self.epsilon_start, noise + self.epsilon_end, self.epsilon_steps)
 
-    def refuse(self, spec: EnvSpec) -> str | None:
+    def unsupported_reason(self, spec: EnvSpec) -> str | None:
         """Choices only, from vectors or images [channels, height, width] of bytes or floats."""
         if not isinstance(spec.action, Discrete):
             return (
@@ -168,7 +168,7 @@ class DQNPolicy(nn.Module):
         return None
 
     @torch.no_grad()
-    def act(self, obs: Obs, state: State, explore: Tensor) -> Acted:
+    def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
         """Best actions but for exploration: `explore` [B] is each row's epsilon.
 
         Of a noisy net it is how much of its noise the row feels, up to 1, and what is above 1 its epsilon.
@@ -176,16 +176,16 @@ class DQNPolicy(nn.Module):
         """
         x, rows, curious = self.seen(obs), len(explore), bool(explore.any())
         noise = self.q.draw(rows) if curious else None
-        q = self(x, noise if noise is None else dimmed(noise, explore.clamp_max(1.0)))
+        q = self(x, noise if noise is None else scale_noise(noise, explore.clamp_max(1.0)))
         value, action = q.max(1)
         if self.q.noisy:
             explore = explore - 1.0
             curious = curious and bool((explore > 0).any())
         if not curious:
-            return Acted(action, None, {"q": value, "value": value})
+            return PolicyOutput(action, None, {"q": value, "value": value})
         anything = torch.randint(self.choices, (rows,), device=q.device)
         action = torch.where(torch.rand(rows, device=q.device) < explore, anything, action)
-        return Acted(action, None, {"q": td.chosen(q, action), "value": value})
+        return PolicyOutput(action, None, {"q": td.chosen(q, action), "value": value})
 
 
 class DQN:
@@ -195,7 +195,7 @@ class DQN:
         self.cfg, self.peers = cfg, peers
         self.policy = self.publishes = cfg.policy(spec).to(device)
         self.q = self.policy.q
-        how = Descent(
+        how = OptimizerConfig(
             weight_decay=cfg.weight_decay,
             max_grad_norm=cfg.max_grad_norm,
             lr_end=1.0,
@@ -211,7 +211,7 @@ class DQN:
         self.row_loss = td.huber if cfg.loss == "huber" else td.half_squared
         self.updates = 0
 
-    def update(self, batch: Transition) -> Outcome:
+    def update(self, batch: Transition) -> UpdateResult:
         """One gradient step, then the target net if it is due."""
         if (normalizer := self.policy.normalizer) is not None and (
             self.updates < STEADY or self.updates % 10 == 0
@@ -226,12 +226,12 @@ class DQN:
         self.updates += 1
         if self.cfg.tau:
             soft_update(self.target_q, self.q, self.cfg.tau)
-        elif self.peers.turned(self.updates, self.cfg.target_period):
+        elif self.peers.period_elapsed(self.updates, self.cfg.target_period):
             hard_update(self.target_q, self.q)
         metrics = {"loss/critic": loss.detach(), "value/mean": value.mean(), "count/skipped_updates": skipped}
         # A row whose error is no number must not poison a whole replay.
         priority = error.nan_to_num(0.0, 0.0, 0.0) if batch.index is not None else None
-        return Outcome(metrics, priority)
+        return UpdateResult(metrics, priority)
 
     @torch.no_grad()
     def target(self, batch: Transition, next_obs: Tensor, noise: Noise | None) -> Tensor:
@@ -245,9 +245,9 @@ class DQN:
         return self.row_loss(said, target), (said.detach() - target).abs_(), target
 
     @property
-    def skipped_in_row(self) -> Tensor:
+    def consecutive_skips(self) -> Tensor:
         """How many updates in a row were skipped for a loss that was not finite; a tensor, read it rarely."""
-        return self.descent.skipped_in_row
+        return self.descent.consecutive_skips
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, target, optimiser, counter."""

@@ -1,7 +1,7 @@
 """The two halves of an actor-critic: one learns the critics, one the policy, each by the other's net.
 
 In one place they hold the same nets (actor_critic.py); apart, each has a lagged copy of the other's, which
-is what it `follows`, and there is no target policy: the lagged one plays that part.
+is what it `peer_module`, and there is no target policy: the lagged one plays that part.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from troop.algorithms.actor_critic_config import ActorCriticConfig
 from troop.algorithms.actor_critic_policy import ActorCriticPolicy, critics, observed
-from troop.algorithms.slope import Told, compiled, slope
-from troop.algorithms.target import frozen, soft_update
-from troop.core.algorithm import Outcome
+from troop.algorithms.optim.target import frozen, soft_update
+from troop.algorithms.optim.value_and_grad import Told, compiled, value_and_grad
+from troop.core.algorithm import UpdateResult
 from troop.core.batch import Transition
 from troop.core.env import EnvSpec, Obs
 from troop.core.errors import BadInput
@@ -34,12 +34,12 @@ def nets(cfg: ActorCriticConfig, spec: EnvSpec, device: str) -> tuple[ActorCriti
 
 
 def _apart(cfg: ActorCriticConfig, spec: EnvSpec, device: str) -> tuple[ActorCriticPolicy, Critics]:
-    if reason := cfg.refuse_split():
+    if reason := cfg.unsplittable_reason():
         raise BadInput(f"{reason}.")
     return nets(cfg, spec, device)
 
 
-class CriticHalf:
+class CriticLearner:
     """Regresses critics on what target critics say of the policy's next actions."""
 
     def __init__(
@@ -47,15 +47,15 @@ class CriticHalf:
     ) -> None:
         self.cfg, self.policy, self.critic = cfg, policy, critic
         self.publishes: nn.Module = critic
-        self.follows: nn.Module = policy
+        self.peer_module: nn.Module = policy
         self.atoms = torch.linspace(cfg.v_min, cfg.v_max, cfg.atoms, device=device) if cfg.atoms else None
         self.elementwise = cfg.clipped_double_q and cfg.categorical_min == "elementwise_min"
         self.descent = cfg.descent(device).on(peers, critic, cfg.critic_lr)
         self.target_critic = frozen(critic)
         self.actor: nn.Module = policy.actor  # who chooses the next actions
         autocast = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=cfg.amp)
-        found = slope(self.loss, critic.parameters(), autocast)
-        self.slope = compiled(found, device) if cfg.compile else found
+        found = value_and_grad(self.loss, critic.parameters(), autocast)
+        self.value_and_grad = compiled(found, device) if cfg.compile else found
         self.updates = 0
 
     @classmethod
@@ -66,20 +66,20 @@ class CriticHalf:
             critic = copy.deepcopy(critic)
         return cls(cfg, policy.requires_grad_(False), critic, peers, device)
 
-    def update(self, batch: Transition) -> Outcome:
+    def update(self, batch: Transition) -> UpdateResult:
         """One critic update, after which the targets follow."""
         outcome = self.descend(batch)
         self.move_targets()
         return outcome
 
-    def descend(self, batch: Transition) -> Outcome:
+    def descend(self, batch: Transition) -> UpdateResult:
         """One gradient step of all critics towards the target of one batch."""
-        gradients, loss, (error, value) = self.slope(batch)
+        gradients, loss, (error, value) = self.value_and_grad(batch)
         skipped = self.descent.along(gradients, loss)
         self.critic.nets.project()
         self.updates += 1
         metrics = {"loss/critic": loss, "value/mean": value, "count/skipped_updates": skipped}
-        return Outcome(metrics, priority=error if batch.index is not None else None)
+        return UpdateResult(metrics, priority=error if batch.index is not None else None)
 
     def move_targets(self) -> None:
         """The target critics go a little way after the online ones."""
@@ -99,7 +99,7 @@ class CriticHalf:
         moved = categorical.shift(reward, batch.discount, self.atoms)  # [B, K]
         probabilities = outputs.softmax(-1)
         if self.cfg.clipped_double_q and not self.elementwise:
-            probabilities = categorical.lower_mean(probabilities, moved).unsqueeze(0)
+            probabilities = categorical.select_lower_mean(probabilities, moved).unsqueeze(0)
         projected = torch.stack([categorical.project(p, moved, self.atoms) for p in probabilities])
         return projected.amin(0, keepdim=True) if self.elementwise else projected
 
@@ -118,9 +118,9 @@ class CriticHalf:
         return weighted.mean(-1).sum(), (size, value.mean())
 
     @property
-    def skipped_in_row(self) -> Tensor:
+    def consecutive_skips(self) -> Tensor:
         """How many updates in a row were skipped for a loss that was not finite; a tensor, read it rarely."""
-        return self.descent.skipped_in_row
+        return self.descent.consecutive_skips
 
     def state_dict(self) -> dict[str, Any]:
         """Critics, targets, optimiser, counter, and the policy they follow."""
@@ -140,7 +140,7 @@ class CriticHalf:
         self.updates = int(state["updates"])
 
 
-class PolicyHalf:
+class ActorLearner:
     """Moves the policy up the critics' value; its normalizer learns here, from the same observations."""
 
     def __init__(
@@ -148,12 +148,12 @@ class PolicyHalf:
     ) -> None:
         self.cfg, self.policy, self.critic = cfg, policy, critic
         self.publishes: nn.Module = policy
-        self.follows: nn.Module = critic
+        self.peer_module: nn.Module = critic
         self.descent = cfg.descent(device).on(peers, policy.actor, cfg.actor_lr, cfg.policy_delay)
         self.trained_elsewhere = [p for p in critic.parameters() if p.requires_grad]
         autocast = torch.autocast(torch.device(device).type, torch.bfloat16, enabled=cfg.amp)
-        found = slope(self.loss, policy.actor.parameters(), autocast)
-        self.slope = compiled(found, device) if cfg.compile else found
+        found = value_and_grad(self.loss, policy.actor.parameters(), autocast)
+        self.value_and_grad = compiled(found, device) if cfg.compile else found
         self.updates = 0
 
     @classmethod
@@ -162,7 +162,7 @@ class PolicyHalf:
         policy, critic = _apart(cfg, spec, device)
         return cls(cfg, policy, critic.requires_grad_(False), peers, device)
 
-    def update(self, batch: Transition) -> Outcome:
+    def update(self, batch: Transition) -> UpdateResult:
         """One policy update, from observations alone."""
         self.observe(batch.obs)
         return self.climb(batch.obs)
@@ -174,18 +174,18 @@ class PolicyHalf:
             self.policy.normalizer.update(observed(obs))
         self.updates += 1
 
-    def climb(self, obs: Obs) -> Outcome:
+    def climb(self, obs: Obs) -> UpdateResult:
         """One gradient step of the policy up the critics' value."""
         # Frozen weights: the critics are only a way through, their own gradients would be thrown away.
         for parameter in self.trained_elsewhere:
             parameter.requires_grad = False
-        gradients, loss, (log_prob,) = self.slope(obs)
+        gradients, loss, (log_prob,) = self.value_and_grad(obs)
         skipped = self.descent.along(gradients, loss)
         self.policy.actor.net.project()
         for parameter in self.trained_elsewhere:
             parameter.requires_grad = True
         metrics = {"loss/policy": loss, "count/skipped_updates": skipped}
-        return Outcome(metrics if log_prob is None else metrics | self.temper(log_prob))
+        return UpdateResult(metrics if log_prob is None else metrics | self.temper(log_prob))
 
     def temper(self, log_prob: Tensor) -> dict[str, Tensor]:
         """Learn from how likely the policy's own actions [B] were, if there is anything to; its metrics."""
@@ -199,9 +199,9 @@ class PolicyHalf:
         return -value.mean(), (log_prob,)
 
     @property
-    def skipped_in_row(self) -> Tensor:
+    def consecutive_skips(self) -> Tensor:
         """How many updates in a row were skipped for a loss that was not finite; a tensor, read it rarely."""
-        return self.descent.skipped_in_row
+        return self.descent.consecutive_skips
 
     def state_dict(self) -> dict[str, Any]:
         """Policy, optimiser, counter, and the critics it follows."""

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from troop.algorithms.actor_critic import ActorCritic
 from troop.algorithms.actor_critic_config import ActorCriticConfig
 from troop.algorithms.actor_critic_policy import ActorCriticPolicy
-from troop.algorithms.halves import CriticHalf, PolicyHalf
-from troop.algorithms.slope import Told
-from troop.core.algorithm import Acted, State
-from troop.core.config import ranged
+from troop.algorithms.halves import ActorLearner, CriticLearner
+from troop.algorithms.optim.value_and_grad import Told
+from troop.core.algorithm import PolicyOutput, State
+from troop.core.config import bounded
 from troop.core.env import Continuous, EnvSpec, Obs
-from troop.core.exploration import Drawn, Exploration
+from troop.core.exploration import Exploration, PerEpisodeUniform
 from troop.core.peers import NO_PEERS, Peers
-from troop.functional import squashed
+from troop.functional import tanh_normal
 from troop.nets.actors import GaussianActor
 from troop.nets.critics import Critics
 
@@ -33,33 +33,33 @@ from troop.nets.critics import Critics
 class SACConfig(ActorCriticConfig):
     """The paper's settings; FastSAC's are in `troop.recipes.sac`."""
 
-    alpha_init: float = ranged(1.0, above=0)
+    alpha_init: float = bounded(1.0, above=0)
     """The temperature at first: what a nat of entropy is worth in reward."""
-    alpha_lr: float = ranged(3e-4, low=0)
+    alpha_lr: float = bounded(3e-4, low=0)
     """Learning rate of the log temperature; 0 keeps the temperature as it is."""
     target_entropy_ratio: float = 1.0
     """The temperature moves until the policy's entropy is minus this per joint, of actions in [-1, 1]."""
     log_std_min: float = -5.0
     log_std_max: float = 2.0
     """The log standard deviation is squashed in between; it starts in the middle."""
-    tau: float = ranged(0.005, above=0, high=1)
-    policy_delay: int = ranged(1, low=1)
-    atoms: int = ranged(0, low=0, high=4096)
-    actor_hidden: tuple[int, ...] = ranged((256, 256), low=1)
-    critic_hidden: tuple[int, ...] = ranged((256, 256), low=1)
+    tau: float = bounded(0.005, above=0, high=1)
+    policy_delay: int = bounded(1, low=1)
+    atoms: int = bounded(0, low=0, high=4096)
+    actor_hidden: tuple[int, ...] = bounded((256, 256), low=1)
+    critic_hidden: tuple[int, ...] = bounded((256, 256), low=1)
     normalize_observations: bool = False
-    weight_decay: float = ranged(0.0, low=0)
+    weight_decay: float = bounded(0.0, low=0)
 
     @property
     def exploration(self) -> Exploration:
         """All rows draw their actions; how widely is the policy's own business."""
-        return Drawn(1.0, 1.0)
+        return PerEpisodeUniform(1.0, 1.0)
 
-    def refuse(self, spec: EnvSpec) -> str | None:
+    def unsupported_reason(self, spec: EnvSpec) -> str | None:
         """As every actor-critic; and a range of standard deviations that is one."""
         if self.log_std_min >= self.log_std_max:
             return f"log_std_min {self.log_std_min:g} is not below log_std_max {self.log_std_max:g}"
-        return super().refuse(spec)
+        return super().unsupported_reason(spec)
 
     def policy(self, spec: EnvSpec) -> SACPolicy:
         """The acting part alone."""
@@ -69,11 +69,11 @@ class SACConfig(ActorCriticConfig):
         """The learner."""
         return SAC(spec, self, peers, device)
 
-    def critic_half(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> CriticHalf:
+    def critic_learner(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> CriticLearner:
         """The learner of the critics alone."""
-        return CriticHalf.apart(self, spec, peers, device)
+        return CriticLearner.apart(self, spec, peers, device)
 
-    def policy_half(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> SACPolicyHalf:
+    def actor_learner(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> SACPolicyHalf:
         """The learner of policy and temperature."""
         return SACPolicyHalf.apart(self, spec, peers, device)
 
@@ -103,7 +103,7 @@ class SACPolicy(ActorCriticPolicy):
         self.joints, self.temperature = joints, Temperature(cfg.alpha_init)
 
     @torch.no_grad()
-    def act(self, obs: Obs, state: State, explore: Tensor) -> Acted:
+    def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
         """Where `explore` [B] is 0 the middle of the distribution, elsewhere an action drawn from it.
 
         The value it tells is the soft one, of the drawn action: q - alpha log pi.
@@ -112,28 +112,28 @@ class SACPolicy(ActorCriticPolicy):
         mean, log_std = self.actor(x[:, : self.actor.inputs])
         action, bonus = mean.tanh(), torch.zeros_like(explore)
         if explore.any():
-            drawn, log_prob = squashed.draw(mean, log_std)
+            drawn, log_prob = tanh_normal.draw(mean, log_std)
             curious = explore > 0
             action = torch.where(curious.unsqueeze(-1), drawn, action)
             bonus = torch.where(curious, -self.temperature() * log_prob, bonus)
         if self.critic is None:
-            return Acted(action)
+            return PolicyOutput(action)
         q = self.value(self.critic(x, action))
-        return Acted(action, None, {"q": q, "value": q + bonus})
+        return PolicyOutput(action, None, {"q": q, "value": q + bonus})
 
     def proposed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Drawn actions and their log-probabilities."""
         mean, log_std = self.actor(x[:, : self.actor.inputs])
-        return squashed.draw(mean.float(), log_std.float())
+        return tanh_normal.draw(mean.float(), log_std.float())
 
     def ahead(self, x: Tensor, actor: nn.Module) -> tuple[Tensor, Tensor]:
         """Drawn actions, and what their entropy is worth."""
         mean, log_std = actor(x[:, : self.actor.inputs])
-        action, log_prob = squashed.draw(mean.float(), log_std.float())
+        action, log_prob = tanh_normal.draw(mean.float(), log_std.float())
         return action, -self.temperature() * log_prob
 
 
-class SACPolicyHalf(PolicyHalf):
+class SACPolicyHalf(ActorLearner):
     """Moves the policy up value and entropy, and the temperature towards the wanted entropy."""
 
     policy: SACPolicy
@@ -173,4 +173,4 @@ class SACPolicyHalf(PolicyHalf):
 class SAC(ActorCritic):
     """Both halves in one place."""
 
-    halves = (CriticHalf, SACPolicyHalf)
+    halves = (CriticLearner, SACPolicyHalf)

@@ -7,14 +7,14 @@ from itertools import pairwise
 
 import torch
 
-from troop.algorithms import FastTD3, FastTD3Config
+from troop.algorithms import TD3, TD3Config
 from troop.algorithms.halves import STEADY
 from troop.bench.clock import in_turn
 from troop.bench.table import Line
 from troop.core.batch import Transition
 from troop.core.devices import cpp_compiler
 from troop.core.env import Continuous, EnvSpec, Field
-from troop.engines.machine import prepare
+from troop.engines.runtime import prepare
 
 SIZES = {  # name: critic, actor, batch, wanted
     "full": ((1024, 512, 256), (512, 256, 128), 1024, ">= 0.85"),
@@ -44,9 +44,9 @@ def flop(critic: Sequence[int], actor: Sequence[int], delay: int = 2) -> int:
     return round(2 * (critic_update + policy_update / delay))
 
 
-def learner(critic: Sequence[int], actor: Sequence[int], device: str, compile: bool) -> FastTD3:
+def learner(critic: Sequence[int], actor: Sequence[int], device: str, compile: bool) -> TD3:
     """As it is after its first thousand updates, when the normalizer has become steady."""
-    cfg = FastTD3Config(
+    cfg = TD3Config(
         critic_hidden=tuple(critic),
         actor_hidden=tuple(actor),
         atoms=ATOMS,
@@ -57,7 +57,7 @@ def learner(critic: Sequence[int], actor: Sequence[int], device: str, compile: b
     made = cfg.algorithm(
         EnvSpec("bench", {"obs": Field((OBS_WIDTH,))}, Continuous(ACTIONS), 1), device=device
     )
-    made.policy_half.updates = STEADY
+    made.actor_learner.updates = STEADY
     return made
 
 
@@ -72,7 +72,7 @@ def sample(rows: int, device: str) -> Transition:
     )
 
 
-def pair(made: FastTD3, batch: Transition) -> Callable[[], object]:
+def pair(made: TD3, batch: Transition) -> Callable[[], object]:
     """Two updates, of which one trains the policy."""
     return lambda: (made.update(batch), made.update(batch))
 

@@ -14,16 +14,16 @@ from troop.bench.table import Line
 from troop.core.errors import BadInput
 from troop.core.program import construct
 from troop.core.role import Role
-from troop.engines.machine import cores, prepare
+from troop.engines.runtime import cores, prepare
 from troop.envs import EnvPool
 from troop.experiment import Experiment
-from troop.roles.trainer import Rhythm
+from troop.roles.trainer import UpdateSchedule
 
 
 def _trainer(made: Experiment, threads: int, overlap: bool) -> Role:
     """The Trainer of the recipe, warmed up."""
-    rhythm = dataclasses.replace(made.system.rhythm, overlap=overlap)
-    system = dataclasses.replace(made.system, rhythm=rhythm, renewal=0)
+    schedule = dataclasses.replace(made.system.schedule, overlap=overlap)
+    system = dataclasses.replace(made.system, schedule=schedule, recreate_every=0)
     env = dataclasses.replace(made.env, threads=threads)  # type: ignore[type-var]
     program = system.program(made.algorithm, env, made.setting())
     trainer: Role = construct(program.nodes["trainer"].build, program.nodes.__getitem__)
@@ -39,11 +39,11 @@ def _alone(made: Experiment, threads: int) -> tuple[float, float]:
     spec = made.env.spec
     action = torch.zeros(spec.envs, spec.action.size)  # type: ignore[union-attr]
     trainer = _trainer(made, threads, False)
-    rhythm: Rhythm = made.system.rhythm
-    batch = trainer.store.sample(rhythm.batch)  # type: ignore[attr-defined]
+    schedule: UpdateSchedule = made.system.schedule
+    batch = trainer.store.sample(schedule.batch_size)  # type: ignore[attr-defined]
 
     def updates() -> None:
-        for _ in range(rhythm.updates):
+        for _ in range(schedule.updates_per_step):
             trainer.algorithm.update(batch)  # type: ignore[attr-defined]
 
     def simulate() -> None:

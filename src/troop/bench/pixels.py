@@ -7,18 +7,18 @@ from collections.abc import Callable
 import torch
 
 from troop.algorithms import DQNConfig
-from troop.algorithms.target import frozen
+from troop.algorithms.optim.target import frozen
 from troop.bench.clock import in_turn
 from troop.bench.table import Line
 from troop.core.batch import NStep, Transition
 from troop.core.env import Discrete, EnvSpec, Field
-from troop.core.exploration import Annealed
-from troop.engines.machine import prepare
+from troop.core.exploration import LinearSchedule
+from troop.engines.runtime import prepare
 from troop.envs import EnvPool
-from troop.replay.steps import Steps
-from troop.replay.uniform import Replay, Size
-from troop.roles.collector import Collector, World
-from troop.roles.duet import Duet
+from troop.replay.recorders.steps import StepRecorder
+from troop.replay.uniform import ReplaySize, UniformReplay
+from troop.roles.collector import Collector, EnvFactory
+from troop.roles.sampler import DoubleBufferedSampler
 
 ATARI = EnvSpec("bench", {"obs": Field((4, 84, 84), torch.uint8, 4)}, Discrete(6), 32)
 
@@ -82,11 +82,11 @@ def actor(env: str = "Pong-v5", envs: int = 32) -> list[Line]:
     config, half = EnvPool(env, envs, threads=1), EnvPool(env, envs // 2, threads=1)
     policy = DQNConfig().policy(config.spec)
     still = torch.zeros(envs)
-    replay = Replay(config.spec, NStep(), Size(500, 10), seed=0)
-    noise = Annealed(0.1, 0.1, 1)
-    duet = Duet(
+    replay = UniformReplay(config.spec, NStep(), ReplaySize(500, 10), seed=0)
+    noise = LinearSchedule(0.1, 0.1, 1)
+    duet = DoubleBufferedSampler(
         *(
-            Collector(World(half.make, first), policy, Steps(envs // 2, first), noise)
+            Collector(EnvFactory(half.make, first), policy, StepRecorder(envs // 2, first), noise)
             for first in (0, envs // 2)
         )
     )

@@ -9,20 +9,20 @@ import torch
 
 from troop.bench.clock import in_turn
 from troop.bench.table import Line
-from troop.core.batch import NStep, Rows
+from troop.core.batch import NStep, Rollout
 from troop.core.env import Continuous, EnvSpec, Field
-from troop.engines.machine import prepare
-from troop.replay.prioritized import PrioritizedReplay, Priority
-from troop.replay.uniform import Replay, Size
+from troop.engines.runtime import prepare
+from troop.replay.prioritized import PrioritizedReplay, PriorityConfig
+from troop.replay.uniform import ReplaySize, UniformReplay
 
 ROWS, ENVS, BATCH, OBS, ACTIONS = 1_000_000, 128, 512, 64, 6
 
 
-def _piece(time: int) -> Rows:
+def _piece(time: int) -> Rollout:
     data = torch.randn(time, ENVS, OBS)
     never = torch.zeros(time, ENVS, dtype=torch.bool)
     priority = torch.rand(time, ENVS)
-    return Rows(
+    return Rollout(
         torch.arange(ENVS),
         {"obs": data},
         data[..., :ACTIONS],
@@ -34,9 +34,9 @@ def _piece(time: int) -> Rows:
     )
 
 
-def _full(make: Callable[..., Replay], **more: Priority) -> Any:  # noqa: ANN401 - either replay
+def _full(make: Callable[..., UniformReplay], **more: PriorityConfig) -> Any:  # noqa: ANN401 - either replay
     spec = EnvSpec("bench", {"obs": Field((OBS,))}, Continuous(ACTIONS), ENVS)
-    replay = make(spec, NStep(1, 0.99), Size(ROWS // ENVS, 10), seed=0, **more)
+    replay = make(spec, NStep(1, 0.99), ReplaySize(ROWS // ENVS, 10), seed=0, **more)
     for _ in range(0, ROWS // ENVS + 100, 100):
         replay.add(_piece(100))
     return replay
@@ -45,7 +45,7 @@ def _full(make: Callable[..., Replay], **more: Priority) -> Any:  # noqa: ANN401
 def run(threads: int = 0) -> list[Line]:
     """512 rows of a million: sample and update, add with priorities, and the peers."""
     prepare(threads)
-    uniform, ours = _full(Replay), _full(PrioritizedReplay, priority=Priority(alpha=0.6))
+    uniform, ours = _full(UniformReplay), _full(PrioritizedReplay, priority=PriorityConfig(alpha=0.6))
     batches = [ours.sample(BATCH) for _ in range(64)]
     turn = iter(range(10**12))
     error, piece = torch.rand(BATCH), _piece(1024 // ENVS)

@@ -6,19 +6,19 @@ import torch
 
 from troop.bench.clock import in_turn
 from troop.bench.table import Line
-from troop.core.batch import NStep, Rows
+from troop.core.batch import NStep, Rollout
 from troop.core.env import Continuous, EnvSpec, Field
-from troop.engines.machine import prepare
-from troop.replay.uniform import Replay, Size
+from troop.engines.runtime import prepare
+from troop.replay.uniform import ReplaySize, UniformReplay
 
 ROWS, BATCH = 1_000_000, 4096
 
 
-def filled(envs: int, episode: int, obs: int = 64, actions: int = 6, n: int = 3) -> Replay:
+def filled(envs: int, episode: int, obs: int = 64, actions: int = 6, n: int = 3) -> UniformReplay:
     """A full replay of a million rows with episodes of the given length."""
     spec = EnvSpec("bench", {"obs": Field((obs,))}, Continuous(actions), envs)
     length = ROWS // envs
-    replay = Replay(spec, NStep(n, 0.99), Size(length, 10), seed=0)
+    replay = UniformReplay(spec, NStep(n, 0.99), ReplaySize(length, 10), seed=0)
     streams, chunk = torch.arange(envs), 250
     for start in range(0, length, chunk):
         steps = min(chunk, length - start)
@@ -27,7 +27,9 @@ def filled(envs: int, episode: int, obs: int = 64, actions: int = 6, n: int = 3)
         truncated = time % (episode + 1) == episode - 1
         never = torch.zeros_like(closing)
         data = torch.randn(steps, envs, obs)
-        replay.add(Rows(streams, {"obs": data}, data[..., :actions], data[..., 0], never, truncated, closing))
+        replay.add(
+            Rollout(streams, {"obs": data}, data[..., :actions], data[..., 0], never, truncated, closing)
+        )
     return replay
 
 

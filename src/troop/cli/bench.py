@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from troop.cli.parse import Parser, say
-from troop.core.config import nearest
+from troop.core.config import suggest
 from troop.core.errors import BadInput
 
 if TYPE_CHECKING:
@@ -76,14 +76,14 @@ def _measured(args: Namespace) -> list[Line]:
 
 
 def _system(args: Namespace) -> Iterator[list[Line]]:
-    from troop.bench.system.parts import PARTS, USUAL, Wish
+    from troop.bench.system.parts import PARTS, USUAL, BenchArgs
 
     for name in args.parts:
         if name not in PARTS:
-            near = nearest(name, PARTS, 1)
+            near = suggest(name, PARTS, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PARTS)}."
             raise BadInput(f"`troop bench system` has no part {name!r}; {hint}")
-    wish = Wish(args.seconds, args.env, tuple(args.engines), args.seeds, args.figure)
+    wish = BenchArgs(args.seconds, args.env, tuple(args.engines), args.seeds, args.figure)
     wish.check()
     for name in args.parts or USUAL:
         yield PARTS[name](wish)

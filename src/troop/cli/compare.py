@@ -12,7 +12,7 @@ from troop.cli.variants import INSTEAD, named
 from troop.core.errors import BadInput
 
 if TYPE_CHECKING:
-    from troop.compare.planning import Wish
+    from troop.compare.planning import CompareArgs
     from troop.experiment import Experiment
 
 ABOUT = """\
@@ -61,7 +61,7 @@ def run(argv: list[str]) -> int:
         return Session(plan, path).run()
 
 
-def make(recipe: str, wish: Wish) -> Experiment:
+def make(recipe: str, wish: CompareArgs) -> Experiment:
     """The experiment of one recipe with seed 1, checked; BadInput that names the recipe if it cannot be."""
     from troop.cli.train import wanted
 
@@ -69,14 +69,14 @@ def make(recipe: str, wish: Wish) -> Experiment:
     flags = ["--env", wish.env or "", *wish.flags, *own]
     if wish.minutes is not None:
         flags += ["--minutes", str(wish.minutes)]
-        rhythm = ["--evaluation.seconds", str(60 * wish.minutes / EVALUATIONS)]
+        schedule = ["--evaluation.seconds", str(60 * wish.minutes / EVALUATIONS)]
     else:
         steps = wish.env_steps or 1
         flags += ["--env-steps", str(steps)]
-        rhythm = ["--evaluation.env-steps", str(max(1, steps // EVALUATIONS))]
+        schedule = ["--evaluation.env-steps", str(max(1, steps // EVALUATIONS))]
     given = {word.split("=")[0].replace("_", "-") for word in (*wish.flags, *own)}
     if not given & {"--evaluation.seconds", "--evaluation.env-steps"}:
-        flags += rhythm
+        flags += schedule
     try:
         made, _ = wanted([base, *flags])
         made.check()
@@ -109,7 +109,7 @@ def _parser() -> Parser:
     return parser
 
 
-def _wish(parser: Parser, argv: list[str]) -> tuple[Wish, Path | None]:
+def _wish(parser: Parser, argv: list[str]) -> tuple[CompareArgs, Path | None]:
     """What was asked for, as far as it can be judged without importing anything."""
     argv = [_dashed(word) for word in argv]
     first = next((place for place, word in enumerate(argv) if word.startswith("-")), len(argv))
@@ -129,11 +129,11 @@ def _wish(parser: Parser, argv: list[str]) -> tuple[Wish, Path | None]:
         raise BadInput(f"--seeds is {args.seeds}; it must be at least 1.")
     if not all(math.isfinite(threshold) for threshold in args.thresholds or ()):
         raise BadInput("--thresholds must be finite numbers.")
-    from troop.compare.planning import Wish
+    from troop.compare.planning import CompareArgs
 
     recipes, own, flags = named(argv[:first], rest)
     thresholds = tuple(args.thresholds) if args.thresholds else None
-    wish = Wish(recipes, args.env, args.minutes, args.env_steps, args.seeds, thresholds, flags, own)
+    wish = CompareArgs(recipes, args.env, args.minutes, args.env_steps, args.seeds, thresholds, flags, own)
     return wish, args.run
 
 

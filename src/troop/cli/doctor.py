@@ -49,7 +49,7 @@ def _machine() -> None:
     import torch
 
     from troop.core.devices import bf16_units, cpp_compiler
-    from troop.engines.machine import cores
+    from troop.engines.runtime import cores
 
     memory = psutil.virtual_memory()
     say(f"python     {platform.python_version()} on {platform.system()} {platform.machine()}")
@@ -85,12 +85,12 @@ def _libraries() -> None:
 
 def _needs(recipe: str, env: str, copies: int | None, device: str, capacity: int | None) -> None:
     from troop import api
-    from troop.replay.streams import Layout
+    from troop.replay.storage.ring import Layout
 
     made = api.experiment(recipe, env, copies, device)
     made.check()
     spec = made.env.spec
-    rows = capacity or made.system.capacity
+    rows = capacity or made.system.replay_capacity
     layout = Layout.of(spec)
     names = {name: field.shape for name, field in spec.obs.items()}
     say(f"\n{recipe} on {spec.id}: {spec.envs} envs, observations {names}, {spec.action}")

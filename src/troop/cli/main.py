@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run `troop ARGV` and exit."""
     words = list(sys.argv[1:] if argv is None else argv)
     code = run(words, early=True)
-    if (ray := sys.modules.get("troop.engines.on_ray_cluster")) is not None and ray.Early.running is not None:
+    if (ray := sys.modules.get("troop.engines.ray.cluster")) is not None and ray.Early.running is not None:
         sys.stdout.flush()
         sys.stderr.flush()
         ray.Early.running.leave(code)
@@ -65,9 +65,9 @@ def run(argv: list[str], early: bool = False) -> int:
     warnings.filterwarnings("ignore", module="gymnasium")
     try:
         if argv[0] not in VERBS:
-            from troop.core.config import nearest
+            from troop.core.config import suggest
 
-            near = nearest(argv[0], VERBS, 1)
+            near = suggest(argv[0], VERBS, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"the verbs are {', '.join(VERBS)}."
             raise BadInput(f"Unknown verb {argv[0]!r}; {hint}")
         verb = importlib.import_module(f"troop.cli.{argv[0]}")
@@ -86,5 +86,5 @@ def run(argv: list[str], early: bool = False) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except MemoryError:
-        print("troop: out of memory; lower --system.capacity, --envs or the batch.", file=sys.stderr)
+        print("troop: out of memory; lower --system.replay-capacity, --envs or the batch.", file=sys.stderr)
         return 5

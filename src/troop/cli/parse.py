@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from troop.core.config import nearest
+from troop.core.config import suggest
 from troop.core.errors import BadInput
 
 
@@ -44,7 +44,7 @@ def unknown(flag: str, known: Sequence[str], prog: str) -> BadInput:
     plain = name.replace("_", "-")
     # A last part that is right under another heading is what was meant: --gamma for --algorithm.gamma.
     same = [k for k in known if k.rsplit(".", 1)[-1] == plain.lstrip("-").rsplit(".", 1)[-1]]
-    near = same or nearest(plain, known, 1)
+    near = same or suggest(plain, known, 1)
     hint = f"; did you mean {near[0]}?" if near else f"; see `{prog} --help`."
     return BadInput(f"Unknown flag {name}{hint}")
 

@@ -19,16 +19,16 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--target", type=float, help="stop when an evaluation reaches this return")
     parser.add_argument("--device", help="cpu or cuda:N")
     args = parser.parse(argv)
-    from troop.api import further
+    from troop.api import extend_until
     from troop.experiment import Experiment
     from troop.runs.directory import RunDirectory
 
     with RunDirectory.open(args.run, lock=True) as directory:
         made = Experiment.from_dict(directory.read_config())
         if args.envs is not None:
-            made = dataclasses.replace(made, env=made.env.resized(args.envs))
+            made = dataclasses.replace(made, env=made.env.with_envs(args.envs))
         if args.device is not None:
             made = dataclasses.replace(made, device=args.device)
-        end = further(made.until, args.minutes, args.env_steps, args.target)
+        end = extend_until(made.until, args.minutes, args.env_steps, args.target)
         made = dataclasses.replace(made, until=end)
         return finished(made.resume(directory), args.run)

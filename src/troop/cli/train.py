@@ -33,7 +33,7 @@ config.json, metrics.jsonl, summary.json, curve.png, checkpoints/, TensorBoard e
 `troop train RECIPE --help` shows every setting of that recipe with its value.
 
   troop train fasttd3 --env WalkerWalk-v1 --minutes 10 --target 900
-  troop train fasttd3 --env HalfCheetah-v5 --algorithm.gamma 0.98 --system.rhythm.updates 8
+  troop train fasttd3 --env HalfCheetah-v5 --algorithm.gamma 0.98 --system.schedule.updates-per-step 8
 """
 
 
@@ -58,17 +58,17 @@ def warm(argv: list[str]) -> None:
     if not rest or {"-h", "--help"} & set(argv):
         return
     if engine == "ray" and value_after("--engine.address", argv)[0] in (None, "local"):
-        from troop.engines.on_ray_cluster import Early
+        from troop.engines.ray.cluster import Early
 
         with contextlib.suppress(ImportError):  # said in a sentence later
             Early("--engine.insecure" in argv)
     many = engine is None and rest[0].startswith(MANY_HOSTS)
     if (many or engine == "processes") and sys.platform == "linux":
-        from troop.engines import forking
+        from troop.engines.processes import fork_server
 
         env, _ = value_after("--env", argv)
         elsewhere = env is not None and ":" in env and not env.startswith("envpool:")
-        forking.warm("troop.experiment", *(() if elsewhere else ("troop.envs.envpool_ready",)))
+        fork_server.warm("troop.experiment", *(() if elsewhere else ("troop.envs.envpool.preload",)))
 
 
 def wanted(argv: list[str]) -> tuple[Experiment, Path | None]:

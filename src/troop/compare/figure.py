@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from troop.compare.plan import Plan
-from troop.compare.standings import Band, Standing
+from troop.compare.ranking import CurveBand, RecipeResult
 from troop.core.errors import SetupProblem
 from troop.logs.progress import number
 from troop.runs import files
@@ -20,7 +20,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1)))  # once the colours ar
 _GRAY = "#6b7280"
 
 
-def draw(plan: Plan, found: list[Standing], out: Path) -> Path:
+def draw(plan: Plan, found: list[RecipeResult], out: Path) -> Path:
     """Draw into the PNG `out`; SetupProblem without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -57,11 +57,11 @@ def _style(position: int) -> tuple[str, Any]:
     return COLORS[position % len(COLORS)], DASHES[position // len(COLORS) % len(DASHES)]
 
 
-def _longest(found: list[Standing]) -> float:
+def _longest(found: list[RecipeResult]) -> float:
     return max((float(standing.by_time.at[-1]) for standing in found if standing.by_time), default=0.0)
 
 
-def _curve(axes: Any, band: Band | None, unit: float, recipe: str, styles: dict[str, Any]) -> None:  # noqa: ANN401
+def _curve(axes: Any, band: CurveBand | None, unit: float, recipe: str, styles: dict[str, Any]) -> None:  # noqa: ANN401
     """A staircase: between evaluations the last one stands."""
     if band is None:
         return
@@ -80,7 +80,7 @@ def _curve(axes: Any, band: Band | None, unit: float, recipe: str, styles: dict[
     )
 
 
-def _goals(axes: Any, found: list[Standing], unit: float, name: str, styles: dict[str, Any]) -> None:  # noqa: ANN401
+def _goals(axes: Any, found: list[RecipeResult], unit: float, name: str, styles: dict[str, Any]) -> None:  # noqa: ANN401
     """A row a threshold and recipe: a dot a run, a bar at the median, at the edge who did not get there."""
     edge = 1.08 * max(_longest(found) / unit, 1e-9)
     thresholds = [reach.threshold for reach in found[0].reached]

@@ -15,7 +15,7 @@ def machine(device: str) -> dict[str, Any]:
     import torch
 
     from troop import __version__
-    from troop.engines.machine import cores
+    from troop.engines.runtime import cores
 
     return {
         "cpu": _cpu(),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shlex
 
-from troop.compare.evidence import Evidence
 from troop.compare.plan import Plan
-from troop.compare.standings import Standing
+from troop.compare.ranking import RecipeResult
+from troop.compare.run_result import RunResult
 from troop.compare.statistics import LEVEL
 
 BUSY = 0.15  # of all cores, used by others
 
 
-def notes(plan: Plan, found: list[Standing]) -> list[str]:
+def notes(plan: Plan, found: list[RecipeResult]) -> list[str]:
     """One sentence each, what happened before how it was reckoned."""
     runs = sorted(
         (run for standing in found for run in standing.runs), key=lambda run: (run.seed, run.recipe)
@@ -20,7 +20,7 @@ def notes(plan: Plan, found: list[Standing]) -> list[str]:
     return [*_happened(runs), *_reckoned(plan, found)]
 
 
-def _happened(runs: list[Evidence]) -> list[str]:
+def _happened(runs: list[RunResult]) -> list[str]:
     said = [f"{run.name} failed: {run.reason}" for run in runs if run.status == "failed"]
     for status, words in (("unfinished", "not finished"), ("waiting", "not started")):
         if names := [run.name for run in runs if run.status == status]:
@@ -39,7 +39,7 @@ def _happened(runs: list[Evidence]) -> list[str]:
     return said
 
 
-def _trouble(run: Evidence) -> list[str]:
+def _trouble(run: RunResult) -> list[str]:
     """Restarts and the like of one run."""
     found = run.summary
     counts = {
@@ -52,7 +52,7 @@ def _trouble(run: Evidence) -> list[str]:
     return [f"{run.name}: {', '.join(told)}."] if told and run.status == "done" else []
 
 
-def _reckoned(plan: Plan, found: list[Standing]) -> list[str]:
+def _reckoned(plan: Plan, found: list[RecipeResult]) -> list[str]:
     said = []
     counts = {len(standing.done) for standing in found if standing.done}
     if counts and max(counts) == 1:

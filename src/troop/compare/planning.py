@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from troop.compare import evidence
+from troop.compare import run_result
 from troop.compare.machine import described, machine, same
 from troop.compare.plan import Plan, difference, holds, run_path
 from troop.core.errors import BadInput
@@ -22,7 +22,7 @@ SEEDS = 3
 
 
 @dataclass(frozen=True)
-class Wish:
+class CompareArgs:
     """What the user said; None or empty where nothing was said."""
 
     recipes: tuple[str, ...] = ()
@@ -37,11 +37,11 @@ class Wish:
     )  # name -> recipe and flags, where they differ
 
 
-Make = Callable[[str, Wish], Experiment]
+Make = Callable[[str, CompareArgs], Experiment]
 
 
 @contextlib.contextmanager
-def settled(folder: Path, wish: Wish, make: Make) -> Iterator[Plan]:
+def settled(folder: Path, wish: CompareArgs, make: Make) -> Iterator[Plan]:
     """The plan for `folder`, written there and locked; BadInput before anything changes if it cannot be."""
     new = None if holds(folder) else begun(wish, make, folder)
     try:
@@ -59,7 +59,7 @@ def settled(folder: Path, wish: Wish, make: Make) -> Iterator[Plan]:
         lock.release()
 
 
-def begun(wish: Wish, make: Make, folder: Path) -> Plan:
+def begun(wish: CompareArgs, make: Make, folder: Path) -> Plan:
     """A new plan."""
     if not wish.recipes:
         raise BadInput(f"Which recipes? {folder} holds no comparison to go on with; see `troop recipes`.")
@@ -81,7 +81,7 @@ def begun(wish: Wish, make: Make, folder: Path) -> Plan:
     )
 
 
-def extended(plan: Plan, wish: Wish, make: Make, folder: Path) -> Plan:
+def extended(plan: Plan, wish: CompareArgs, make: Make, folder: Path) -> Plan:
     """The old plan with what is new in the wish; BadInput if they do not belong together."""
     _same_terms(plan, wish, folder)
     terms = dataclasses.replace(
@@ -108,7 +108,7 @@ def extended(plan: Plan, wish: Wish, make: Make, folder: Path) -> Plan:
     return grown
 
 
-def _same_terms(plan: Plan, wish: Wish, folder: Path) -> None:
+def _same_terms(plan: Plan, wish: CompareArgs, folder: Path) -> None:
     if wish.env is not None and wish.env != plan.env:
         raise BadInput(f"--env is {wish.env} but {folder} compares on {plan.env}; choose another --run.")
     for name, flag in (("minutes", "--minutes"), ("env_steps", "--env-steps")):
@@ -147,7 +147,7 @@ def _unmixed(plan: Plan, folder: Path) -> None:
 
 def _same_machine(plan: Plan, folder: Path) -> None:
     """Times of two machines do not belong in one table; a comparison that is done may be read anywhere."""
-    if all(run.status == "done" for run in evidence.gather(plan, folder)):
+    if all(run.status == "done" for run in run_result.gather(plan, folder)):
         return
     here = machine(next(iter(plan.recipes.values())).get("device", "cpu"))
     if not same(plan.machine, here):

@@ -6,19 +6,19 @@ import sys
 from pathlib import Path
 
 from troop.compare import table
-from troop.compare.evidence import gather
 from troop.compare.figure import draw
 from troop.compare.machine import described
 from troop.compare.notes import notes
 from troop.compare.plan import Plan
-from troop.compare.standings import Standing, answer, standings
+from troop.compare.ranking import RecipeResult, answer, standings
+from troop.compare.run_result import gather
 from troop.core.errors import SetupProblem
 from troop.runs import files
 
 STEM = "results"
 
 
-def write(plan: Plan, folder: Path) -> tuple[list[Standing], list[str]]:
+def write(plan: Plan, folder: Path) -> tuple[list[RecipeResult], list[str]]:
     """Read every run and write all results anew; what was found, and what is to be noted."""
     found = standings(plan, gather(plan, folder))
     told = notes(plan, found)
@@ -38,7 +38,7 @@ def write(plan: Plan, folder: Path) -> tuple[list[Standing], list[str]]:
     return found, told
 
 
-def show(plan: Plan, folder: Path, found: list[Standing], told: list[str]) -> None:
+def show(plan: Plan, folder: Path, found: list[RecipeResult], told: list[str]) -> None:
     """Table, answer and notes for a person."""
     from rich.console import Console
     from rich.text import Text

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
-from troop.compare import evidence, report
+from troop.compare import report, run_result
 from troop.compare.machine import busy
 from troop.compare.plan import Attempt, Plan, run_path
 from troop.core.errors import BadInput
@@ -35,7 +35,7 @@ class Session:
     def run(self) -> int:
         """0 if every run is done, 3 if some are not finished, 4 if some failed."""
         runs = list(self.plan.runs())
-        done = [run for run in runs if evidence.read(self.plan, self.folder, *run).status == "done"]
+        done = [run for run in runs if run_result.read(self.plan, self.folder, *run).status == "done"]
         if done:
             self._say(f"{len(done)} of {len(runs)} runs are done already.")
         with self._listening():

@@ -62,7 +62,7 @@ def middle_time(times: list[float]) -> float:
     return float(np.median(times)) if times else float("inf")
 
 
-def sooner(ours: list[float], theirs: list[float]) -> float:
+def probability_of_improvement(ours: list[float], theirs: list[float]) -> float:
     """The share of pairs (one of ours, one of theirs) in which ours is the smaller; ties count half."""
     a, b = np.array(ours)[:, None], np.array(theirs)[None, :]
     return float(np.mean(np.where(a == b, 0.5, a < b)))

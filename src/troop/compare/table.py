@@ -7,10 +7,10 @@ import io
 import math
 from typing import TYPE_CHECKING, Any
 
-from troop.compare.evidence import Evidence
 from troop.compare.machine import described
 from troop.compare.plan import Plan
-from troop.compare.standings import Band, Reach, Standing, answer, spell
+from troop.compare.ranking import CurveBand, RecipeResult, TimeToThreshold, answer, spell
+from troop.compare.run_result import RunResult
 from troop.compare.statistics import first_at, middle_time
 from troop.logs.progress import count, number
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def cells(found: list[Standing]) -> list[list[str]]:
+def cells(found: list[RecipeResult]) -> list[list[str]]:
     """Heading, then a line a recipe."""
     goals = found[0].reached
     head = ["recipe", "runs", "return (IQM)", "95 % interval"]
@@ -27,7 +27,7 @@ def cells(found: list[Standing]) -> list[list[str]]:
     return [head, *(_line(standing) for standing in found)]
 
 
-def _line(standing: Standing) -> list[str]:
+def _line(standing: RecipeResult) -> list[str]:
     final = standing.final
     several = final is not None and len(standing.done) > 1
     steps = [middle_time(reach.env_steps) for reach in standing.reached[-1:]]
@@ -42,20 +42,20 @@ def _line(standing: Standing) -> list[str]:
     ]
 
 
-def _runs(standing: Standing) -> str:
+def _runs(standing: RecipeResult) -> str:
     failed = sum(run.status == "failed" for run in standing.runs)
     done = f"{len(standing.done)} of {len(standing.runs)}"
     return f"{done}, {failed} failed" if failed else done
 
 
-def _time(reach: Reach) -> str:
+def _time(reach: TimeToThreshold) -> str:
     """The median; how many reached it unless all did."""
     said = spell(reach.time) if math.isfinite(reach.time) else "-"
     whole = reach.count == len(reach.seconds)
     return said if whole or not reach.seconds else f"{said} ({reach.count} of {len(reach.seconds)})"
 
 
-def rich_table(plan: Plan, found: list[Standing]) -> Table:
+def rich_table(plan: Plan, found: list[RecipeResult]) -> Table:
     """For a terminal."""
     from rich.table import Table
 
@@ -68,7 +68,7 @@ def rich_table(plan: Plan, found: list[Standing]) -> Table:
     return table
 
 
-def markdown(plan: Plan, found: list[Standing], told: list[str], figure: str | None) -> str:
+def markdown(plan: Plan, found: list[RecipeResult], told: list[str], figure: str | None) -> str:
     """The page a reader opens."""
     head, *lines = cells(found)
     rule = ["---", *("---:" for _ in head[1:])]
@@ -82,7 +82,7 @@ def markdown(plan: Plan, found: list[Standing], told: list[str], figure: str | N
     )
 
 
-def as_csv(found: list[Standing]) -> str:
+def as_csv(found: list[RecipeResult]) -> str:
     """A line a run."""
     goals = [reach.threshold for reach in found[0].reached]
     head = [
@@ -116,7 +116,7 @@ def as_csv(found: list[Standing]) -> str:
     return page.getvalue()
 
 
-def as_object(run: Evidence, goals: list[float]) -> dict[str, Any]:
+def as_object(run: RunResult, goals: list[float]) -> dict[str, Any]:
     """One run as JSON values; None where a threshold was not reached or nothing is known."""
     found = run.summary
     counters = ("wall_s", "env_steps", "updates", "evaluation_s", "restarts")
@@ -141,7 +141,7 @@ def as_object(run: Evidence, goals: list[float]) -> dict[str, Any]:
     }
 
 
-def as_json(plan: Plan, found: list[Standing], told: list[str]) -> dict[str, Any]:
+def as_json(plan: Plan, found: list[RecipeResult], told: list[str]) -> dict[str, Any]:
     """Everything: plan, standings with their curves, runs, notes."""
     goals = [reach.threshold for reach in found[0].reached]
     budget = {"minutes": plan.minutes, "env_steps": plan.env_steps}
@@ -178,7 +178,7 @@ def as_json(plan: Plan, found: list[Standing], told: list[str]) -> dict[str, Any
     return known | said | {"recipes": recipes, "runs": runs}
 
 
-def _band(band: Band | None) -> dict[str, list[float]] | None:
+def _band(band: CurveBand | None) -> dict[str, list[float]] | None:
     if band is None:
         return None
     return {name: getattr(band, name).tolist() for name in ("at", "middle", "low", "high")}

@@ -17,7 +17,7 @@ State = Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
-class Acted:
+class PolicyOutput:
     """What a policy said: the action, its next recurrent state, and whatever should travel with the row."""
 
     action: Tensor
@@ -32,22 +32,22 @@ class Policy(Protocol):
         """Recurrent state of fresh episodes; None if the policy has no memory."""
         ...
 
-    def act(self, obs: Obs, state: State, explore: Tensor) -> Acted:
+    def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
         """Actions in [-1, 1] or choices; `explore` is one number a row, 0 for none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class UpdateResult:
     """What an update reports: metrics as 0-d tensors (read only when logged), and priorities if any."""
 
     metrics: dict[str, Tensor]
     priority: Tensor | None = None
 
-    def __or__(self, other: Outcome) -> Outcome:
+    def __or__(self, other: UpdateResult) -> UpdateResult:
         """Both reports; the right one's priority wins if it has one."""
         priority = self.priority if other.priority is None else other.priority
-        return Outcome(self.metrics | other.metrics, priority)
+        return UpdateResult(self.metrics | other.metrics, priority)
 
 
 class Algorithm(Protocol[B]):
@@ -56,11 +56,11 @@ class Algorithm(Protocol[B]):
     publishes: nn.Module  # what others need: the policy, its normalizer inside
 
     @property
-    def skipped_in_row(self) -> Tensor:
+    def consecutive_skips(self) -> Tensor:
         """How many updates in a row were skipped for a loss that is not finite; reading it may wait."""
         ...
 
-    def update(self, batch: B) -> Outcome:
+    def update(self, batch: B) -> UpdateResult:
         """The gradient steps of one batch."""
         ...
 
@@ -86,7 +86,7 @@ class AlgorithmConfig(Protocol[B]):
         """How widely rows explore."""
         ...
 
-    def refuse(self, spec: EnvSpec) -> str | None:
+    def unsupported_reason(self, spec: EnvSpec) -> str | None:
         """Why this env cannot be learned by this algorithm, naming what can; None if it can."""
         ...
 
@@ -99,27 +99,27 @@ class AlgorithmConfig(Protocol[B]):
         ...
 
 
-class Half(Algorithm[Transition], Protocol):
+class PartialLearner(Algorithm[Transition], Protocol):
     """One half of an algorithm that learns in two places: its own net, by a lagged copy of the other's.
 
     The critic half publishes the online critics and follows a policy; the policy half publishes the policy,
     of whose normalizer it owns the statistics, follows critics, and reads nothing of a batch but `obs`.
     """
 
-    follows: nn.Module  # the other half's net as last heard of: load its weights here; never trained here
+    peer_module: nn.Module  # the other half's net as last heard of: load its weights here; never trained here
 
 
-class Splittable(AlgorithmConfig[Transition], Protocol):
+class SplitAlgorithmConfig(AlgorithmConfig[Transition], Protocol):
     """An algorithm that can learn its critics in one place and its policy in another."""
 
-    def refuse_split(self) -> str | None:
+    def unsplittable_reason(self) -> str | None:
         """Why these settings cannot be learned in two places, naming the cure; None if they can."""
         ...
 
-    def critic_half(self, spec: EnvSpec, peers: Peers = ..., device: str = "cpu") -> Half:
+    def critic_learner(self, spec: EnvSpec, peers: Peers = ..., device: str = "cpu") -> PartialLearner:
         """What learns the critics, on `device`; one update of it is one of theirs."""
         ...
 
-    def policy_half(self, spec: EnvSpec, peers: Peers = ..., device: str = "cpu") -> Half:
+    def actor_learner(self, spec: EnvSpec, peers: Peers = ..., device: str = "cpu") -> PartialLearner:
         """What learns the policy, on `device`; one update of it is one of the policy's."""
         ...

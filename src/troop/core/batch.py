@@ -27,7 +27,7 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class Rollout:
     """A piece of experience as it happened: time-ordered rows [T, B] of B env streams.
 
     Where `closing` is set the row is no transition: it only carries the observation on which the
@@ -43,7 +43,7 @@ class Rows:
     closing: Tensor  # [T, B] bool
     priority: Tensor | None = None  # [T, B] initial priority of each row; None: the store's own choice
 
-    def cpu(self) -> Rows:
+    def cpu(self) -> Rollout:
         """The same on the host; itself if that is where it is."""
         if self.reward.is_cpu:
             return self
@@ -51,7 +51,7 @@ class Rows:
         moved = {name: getattr(self, name).cpu() for name in plain}
         priority = None if self.priority is None else self.priority.cpu()
         obs = {name: x.cpu() for name, x in self.obs.items()}
-        return Rows(self.streams, obs, **moved, priority=priority)
+        return Rollout(self.streams, obs, **moved, priority=priority)
 
 
 @dataclass(frozen=True)
@@ -60,16 +60,16 @@ class NStep:
 
     n: int = 1
     gamma: float = 0.99
-    bootstrap_at_limits: bool = True  # False: a time limit counts as the world's end
+    bootstrap_on_truncation: bool = True  # False: a time limit counts as the world's end
     scale_rewards_to: float | None = None  # divide rewards so that returns stay within this
 
 
 @dataclass(frozen=True)
-class Sequence:
+class TrajectorySpec:
     """An algorithm wants Trajectories of `length` steps, discounted by `gamma`."""
 
     length: int
     gamma: float = 0.99
 
 
-Experience = NStep | Sequence
+Experience = NStep | TrajectorySpec

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from troop.core.errors import BadInput
 
 
-def ranged(
+def bounded(
     default: Any,  # noqa: ANN401 - the field's own annotation types it
     *,
     low: float | None = None,
@@ -64,7 +64,7 @@ def flags(config: object, path: str = "") -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def nearest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
+def suggest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The known words most like `word`, best first, ignoring case."""
     lower: dict[str, str] = {}
     for name in known:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from troop.core.config import ranged
+from troop.core.config import bounded
 from troop.core.program import Program
 from troop.core.role import Metrics
 
@@ -14,8 +14,8 @@ from troop.core.role import Metrics
 class Until:
     """When a run is done: at the first of these."""
 
-    env_steps: int | None = ranged(None, low=1)
-    minutes: float | None = ranged(None, above=0)
+    env_steps: int | None = bounded(None, low=1)
+    minutes: float | None = bounded(None, above=0)
     """Training time; evaluation is not counted."""
     target: float | None = None
     """The first evaluation whose mean return reaches this ends the run."""
@@ -36,7 +36,7 @@ class Counters:
     target_reached_s: float | None = None
 
 
-class Watch(Protocol):
+class RunObserver(Protocol):
     """Whoever looks on: writes files, draws the panel, and may ask for an end."""
 
     def log(self, counters: Counters, metrics: dict[str, float]) -> None:
@@ -61,7 +61,7 @@ class Watch(Protocol):
 
 
 @runtime_checkable
-class Keeper(Protocol):
+class CheckpointSource(Protocol):
     """A Watch that can also give back what it saved, so that a role that died goes on from there."""
 
     def restore(self, nodes: list[str]) -> dict[str, Any] | None:
@@ -79,7 +79,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Saved:
+class Checkpoint:
     """What a checkpoint holds for an engine."""
 
     counters: Counters
@@ -94,7 +94,7 @@ class Engine(Protocol):
         ...
 
     def run(
-        self, program: Program, until: Until, seed: int, watch: Watch, saved: Saved | None = None
+        self, program: Program, until: Until, seed: int, watch: RunObserver, saved: Checkpoint | None = None
     ) -> Result:
         """Run until done or asked to stop; go on from `saved` if given."""
         ...

@@ -144,10 +144,10 @@ class EnvConfig(Protocol):
         """The live env; tensors of its Steps are on `device`."""
         ...
 
-    def resized(self, envs: int) -> Self:
+    def with_envs(self, envs: int) -> Self:
         """The same env with another number of copies."""
         ...
 
-    def judged(self) -> Self:
+    def for_evaluation(self) -> Self:
         """The same env as its returns are reported: whole games, rewards as they are."""
         ...

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Drawn:
+class PerEpisodeUniform:
     """A number in [low, high] for each row, drawn when an episode starts and held until it ends (FastTD3)."""
 
     low: float
@@ -27,7 +27,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Annealed:
+class LinearSchedule:
     """The same number for all rows, going from `start` to `end` in a line over `env_steps` (DQN)."""
 
     start: float
@@ -45,7 +45,7 @@ class Annealed:
 
 
 @dataclass(frozen=True)
-class Fixed:
+class PerEnv:
     """One constant number for each row (Ape-X's ladder of epsilons, PQL's ramp of noise)."""
 
     rates: tuple[float, ...]
@@ -60,4 +60,4 @@ class Fixed:
         return held
 
 
-Exploration = Drawn | Annealed | Fixed
+Exploration = PerEpisodeUniform | LinearSchedule | PerEnv

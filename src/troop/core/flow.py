@@ -6,15 +6,15 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from troop.core.algorithm import Acted
-from troop.core.batch import Rows, Transition
+from troop.core.algorithm import PolicyOutput
+from troop.core.batch import Rollout, Transition
 from troop.core.env import Step
 
 
 class Sink(Protocol):
     """Takes experience."""
 
-    def add(self, piece: Rows) -> None:
+    def add(self, piece: Rollout) -> None:
         """Keep every row of the piece, but not the piece: its memory may be another's."""
         ...
 
@@ -31,7 +31,7 @@ class Source(Protocol):
         ...
 
 
-class Store(Sink, Source, Protocol):
+class ReplayBuffer(Sink, Source, Protocol):
     """A Sink and Source in one place that can be saved."""
 
     def __len__(self) -> int:
@@ -44,11 +44,11 @@ class Store(Sink, Source, Protocol):
         ...
 
     @property
-    def age(self) -> float:
+    def sample_age(self) -> float:
         """Rows that came since those of a batch did, on average."""
         ...
 
-    def cut(self, streams: Tensor | None = None) -> None:
+    def end_streams(self, streams: Tensor | None = None) -> None:
         """The envs of these streams (None: all) were reset without a word: no window may reach across."""
         ...
 
@@ -61,14 +61,14 @@ class Store(Sink, Source, Protocol):
         ...
 
 
-class Intake(Sink, Protocol):
+class RateLimitedSink(Sink, Protocol):
     """A Sink that says when it has enough, fed by actors that come and go."""
 
     def wants_data(self) -> Literal[True] | None:
         """True while rows are welcome, else None: the one answer for which nobody is woken."""
         ...
 
-    def cut(self, streams: Tensor | None = None) -> None:
+    def end_streams(self, streams: Tensor | None = None) -> None:
         """What these streams bring next does not continue what they brought last."""
         ...
 
@@ -92,14 +92,14 @@ class WeightSource(Protocol):
 class Recorder(Protocol):
     """Turns acting and answers into pieces of experience."""
 
-    def acted(self, obs: dict[str, Tensor], acted: Acted) -> None:
+    def on_action(self, obs: dict[str, Tensor], acted: PolicyOutput) -> None:
         """The policy acted on these rows."""
         ...
 
-    def came(self, step: Step) -> list[Rows]:
+    def on_step(self, step: Step) -> list[Rollout]:
         """The env answered; finished pieces."""
         ...
 
-    def flush(self, obs: dict[str, Tensor]) -> list[Rows]:
+    def flush(self, obs: dict[str, Tensor]) -> list[Rollout]:
         """The envs are about to be reset by force while at `obs`: whatever closes their streams."""
         ...

@@ -22,7 +22,7 @@ class Peers(Protocol):
         """`x` averaged over all copies."""
         ...
 
-    def turned(self, updates: int, period: int) -> bool:
+    def period_elapsed(self, updates: int, period: int) -> bool:
         """Whether one more `period` of updates is over, of which this copy has made `updates`."""
         ...
 
@@ -38,7 +38,7 @@ class NoPeers:
         """Just `x`."""
         return x
 
-    def turned(self, updates: int, period: int) -> bool:
+    def period_elapsed(self, updates: int, period: int) -> bool:
         """By its own count."""
         return updates % period == 0
 

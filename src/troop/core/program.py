@@ -133,6 +133,6 @@ def construct(value: Any, find: Callable[[str], Any]) -> Any:  # noqa: ANN401 - 
     return value
 
 
-def derived(seed: int, name: str) -> int:
+def derive_seed(seed: int, name: str) -> int:
     """A seed for the part called `name`, the same on every machine."""
     return zlib.crc32(f"{seed}/{name}".encode()) & 0x7FFFFFFF

@@ -1,7 +1,7 @@
 """Ways to use a peer besides calling it: ask and go on, inform, keep a question under way.
 
 A peer on the same host is the object itself and all of this is a plain call. A peer elsewhere is a stub
-whose methods are `Elsewhere`s; the engine carries them.
+whose methods are `RemoteCallable`s; the engine carries them.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class Future(Protocol[T_co]):
         ...
 
 
-class Elsewhere:
+class RemoteCallable:
     """A method of a peer on another host; engines implement it."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the method takes and gives
         """Ask and wait for the answer."""
         raise NotImplementedError
 
-    def later(self, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401
+    def call_async(self, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401
         """Ask and go on."""
         raise NotImplementedError
 
-    def tell(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+    def send(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         """Inform and go on; waits while the peer's mailbox is full."""
         raise NotImplementedError
 
@@ -62,28 +62,28 @@ class Deferred(Generic[T]):
         return self._answer[0]
 
 
-def later(f: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+def call_async(f: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
     """Ask `f` and go on; a peer on this host answers when the result is wanted."""
-    if isinstance(f, Elsewhere):
-        return cast("Future[T]", f.later(*args, **kwargs))
+    if isinstance(f, RemoteCallable):
+        return cast("Future[T]", f.call_async(*args, **kwargs))
     return Deferred(lambda: f(*args, **kwargs))
 
 
-def tell(f: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+def send(f: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
     """Inform; a full mailbox makes the teller wait, which is the back-pressure."""
-    if isinstance(f, Elsewhere):
-        f.tell(*args, **kwargs)
+    if isinstance(f, RemoteCallable):
+        f.send(*args, **kwargs)
     else:
         f(*args, **kwargs)
 
 
-class Ahead(Generic[T]):
+class Prefetch(Generic[T]):
     """Keeps a question under way, so that its answer is there when it is wanted."""
 
     def __init__(self, f: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> None:
         self._ask: Callable[[], T] = lambda: f(*args, **kwargs)
-        self._ask_later: Callable[[], Future[T]] = lambda: later(f, *args, **kwargs)
-        self._elsewhere = isinstance(f, Elsewhere)
+        self._ask_later: Callable[[], Future[T]] = lambda: call_async(f, *args, **kwargs)
+        self._elsewhere = isinstance(f, RemoteCallable)
         self._depth = 1
         self._asked: deque[Future[T]] = deque()
 
@@ -114,12 +114,12 @@ def batched(method: F) -> F:
     return method
 
 
-def borrowing(method: F) -> F:
+def zero_copy(method: F) -> F:
     """Mark a method that keeps nothing of its arguments: an engine may lend it memory instead of a copy.
 
     Nor may it change them: the next call may be lent the same tensors, with other numbers in them.
     """
-    method.borrowing = True  # type: ignore[attr-defined]
+    method.zero_copy = True  # type: ignore[attr-defined]
     return method
 
 

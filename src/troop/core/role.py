@@ -20,11 +20,11 @@ class Role(Protocol):
         ...
 
 
-class Saved(Protocol):
+class Checkpointable(Protocol):
     """A role with something to lose.
 
     An engine that rebuilds a role after its death lets it take back the newest checkpoint, unless the class
-    says `expendable = True`: an actor then starts new episodes instead of living old ones again. After
+    says `restart_fresh = True`: an actor then starts new episodes instead of living old ones again. After
     that it calls `cut()`, if there is one: peers went on meanwhile, so what comes next is no continuation.
     """
 

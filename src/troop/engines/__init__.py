@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from troop.engines.inline import Inline
-    from troop.engines.on_ray import Ray
-    from troop.engines.processes import Processes
+    from troop.engines.processes.engine import Processes
+    from troop.engines.ray.engine import Ray
 
 __all__ = ["Inline", "Processes", "Ray"]
 
@@ -17,11 +17,11 @@ def __getattr__(name: str) -> object:
 
         return Inline
     if name == "Processes":
-        from troop.engines.processes import Processes
+        from troop.engines.processes.engine import Processes
 
         return Processes
     if name == "Ray":
-        from troop.engines.on_ray import Ray
+        from troop.engines.ray.engine import Ray
 
         return Ray
     raise AttributeError(f"module 'troop.engines' has no attribute {name!r}")

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from troop.core.errors import BadInput
-from troop.core.program import Program, Schedule, construct, derived
+from troop.core.program import Program, Schedule, construct, derive_seed
 from troop.core.role import Metrics
 
 Began = Callable[[str], None]
@@ -45,12 +45,12 @@ class Host:
         def find(name: str) -> Any:  # noqa: ANN401
             return elsewhere(name) if elsewhere is not None and name not in self.roles else self.roles[name]
 
-        seeded = _seed(derived(seed, program.name))
+        seeded = _seed(derive_seed(seed, program.name))
         for name, node in program.nodes.items():
             began(name)
             self.roles[name] = construct(node.build, find)
         if not seeded:  # a role may have been the first to import torch
-            _seed(derived(seed, program.name))
+            _seed(derive_seed(seed, program.name))
         stepping = {name: node for name, node in program.nodes.items() if hasattr(self.roles[name], "step")}
         self.active = [name for name, node in stepping.items() if node.schedule is None]
         self.scheduled: dict[str, Schedule] = {

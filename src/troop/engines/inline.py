@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from troop.core.config import ranged
-from troop.core.engine import Counters, Result, Saved, Until, Watch
+from troop.core.config import bounded
+from troop.core.engine import Checkpoint, Counters, Result, RunObserver, Until
 from troop.core.program import Program, Schedule
 from troop.core.role import Metrics
 from troop.engines.host import Host
-from troop.engines.machine import prepare
-from troop.engines.tally import Tally
+from troop.engines.metrics import Tally
+from troop.engines.runtime import prepare
 
 
 class Due:
@@ -37,18 +37,18 @@ class Due:
 class Inline:
     """One process, one thread of control; with one seed on CPU, bit-equal from run to run."""
 
-    threads: int = ranged(0, low=0, high=1024)
+    threads: int = bounded(0, low=0, high=1024)
     """Torch threads; 0 for as many as there are cores."""
-    log_s: float = ranged(1.0, above=0)
+    log_s: float = bounded(1.0, above=0)
     """Seconds between lines of metrics."""
-    checkpoint_s: float = ranged(120.0, above=0)
+    checkpoint_s: float = bounded(120.0, above=0)
     """Training seconds between checkpoints; there is always one at the end."""
 
     def check(self, program: Program) -> None:
         """Anything runs in one thread."""
 
     def run(
-        self, program: Program, until: Until, seed: int, watch: Watch, saved: Saved | None = None
+        self, program: Program, until: Until, seed: int, watch: RunObserver, saved: Checkpoint | None = None
     ) -> Result:
         """Round after round until done; a checkpoint and an evaluation at the end."""
         prepare(self.threads)
@@ -70,7 +70,7 @@ class Inline:
 class Loop:
     """The state of one run of the inline engine."""
 
-    def __init__(self, engine: Inline, host: Host, tally: Tally, until: Until, watch: Watch) -> None:
+    def __init__(self, engine: Inline, host: Host, tally: Tally, until: Until, watch: RunObserver) -> None:
         self.host, self.tally, self.until, self.watch, self.engine = host, tally, until, watch, engine
         self.saving = Due(Schedule(seconds=engine.checkpoint_s), tally)
         self.due = {name: Due(schedule, tally) for name, schedule in host.scheduled.items()}

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from troop.core import errors
 from troop.core.errors import TrainingFault, TroopError
-from troop.engines.crew import Member, Message
+from troop.engines.processes.pool import Member, Message
 
 WINDOW = 600.0  # seconds within which the deaths of one host are counted together
 EVALUATION = 4.0  # times longer than others may a host with scheduled roles be silent

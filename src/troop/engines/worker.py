@@ -11,10 +11,10 @@ from typing import Any
 
 from troop.core.errors import TroopError
 from troop.engines.host import Host
-from troop.engines.meter import Meter, Sheet
-from troop.engines.post import Post, Start
-from troop.engines.serving import Desk
-from troop.engines.stub import Stub
+from troop.engines.role_times import Meter, Sheet
+from troop.engines.rpc.dispatcher import Desk
+from troop.engines.rpc.stub import Stub
+from troop.engines.rpc.transport import Post, Start
 
 LONG = 1.0  # seconds between reports of any host
 SETTLING = 1.0  # seconds a pause waits for what was told to arrive; less than the launcher waits for it
@@ -67,18 +67,18 @@ class Worker:
             self.given = None
             if self.restored:
                 for role in self.host.roles.values():
-                    if hasattr(role, "cut"):
-                        role.cut()  # its peers went on meanwhile: what comes next does not join what it has
+                    if hasattr(role, "on_restart"):
+                        role.on_restart()  # its peers went on meanwhile: what comes next does not join what it has
         roles = self.host.roles.values()
         saves = any(hasattr(role, "state_dict") or hasattr(role, "latest") for role in roles)
         restores = any(
-            hasattr(role, "load_state_dict") and not getattr(role, "expendable", False) for role in roles
+            hasattr(role, "load_state_dict") and not getattr(role, "restart_fresh", False) for role in roles
         )
         self.post.say("ready", saves, restores, bool(self.host.active), self.host.notes())
 
     def _wanted(self, role: Any) -> bool:  # noqa: ANN401
         """Whether a role takes back its saved state: all do in a resumed run, not all after a death."""
-        return not (self.restored and getattr(role, "expendable", False))
+        return not (self.restored and getattr(role, "restart_fresh", False))
 
     def _stub(self, node: str) -> Stub:
         return Stub(self.post.asking(self.start.elsewhere[node]), node)

@@ -1,15 +1,15 @@
-from troop.envs.atari import preprocessing
-from troop.envs.envpool import EnvPool
-from troop.envs.gymnasium import Gymnasium
+from troop.envs.envpool.adapter import EnvPool
+from troop.envs.envpool.atari import preprocessing
+from troop.envs.envpool.tuned_rewards import tuned_reward
+from troop.envs.guard import EnvGuard
+from troop.envs.gymnasium.adapter import Gymnasium
 from troop.envs.registry import family, list_envs, resolve
-from troop.envs.rendering import Recording, record, write_video
-from troop.envs.toy import Toy
-from troop.envs.transforms import Guarded
-from troop.envs.tuned_rewards import tuned_reward
+from troop.envs.toy.config import Toy
+from troop.envs.video.recorder import Recording, record, write_video
 
 __all__ = [
     "EnvPool",
-    "Guarded",
+    "EnvGuard",
     "Gymnasium",
     "Recording",
     "Toy",

@@ -6,11 +6,11 @@ import fnmatch
 import re
 
 from troop.core.env import EnvConfig
-from troop.envs import envpool_catalog
-from troop.envs.envpool import EnvPool
-from troop.envs.envpool_import import import_envpool
-from troop.envs.gymnasium import Gymnasium, registered
-from troop.envs.toy import WORLDS, Toy
+from troop.envs.envpool import catalog as envpool_catalog
+from troop.envs.envpool.adapter import EnvPool
+from troop.envs.envpool.lazy_import import import_envpool
+from troop.envs.gymnasium.adapter import Gymnasium, registered
+from troop.envs.toy.config import WORLDS, Toy
 
 FAMILIES = {
     "envpool.mujoco.dmc": "dmc",
@@ -32,7 +32,7 @@ def resolve(id: str, envs: int | None = None) -> EnvConfig:
     A bare ID is looked for in EnvPool, then in Gymnasium.
     """
     config = _resolve(id)
-    return config if envs is None else config.resized(envs)
+    return config if envs is None else config.with_envs(envs)
 
 
 def _resolve(id: str) -> EnvConfig:

@@ -36,7 +36,7 @@ def project(probabilities: Tensor, moved: Tensor, atoms: Tensor) -> Tensor:
     return projected[:, :atoms_count]
 
 
-def lower_mean(probabilities: Tensor, moved: Tensor) -> Tensor:
+def select_lower_mean(probabilities: Tensor, moved: Tensor) -> Tensor:
     """Per row the distribution with the lowest target mean, [C, B, K] -> [B, K]; on a tie the last critic's.
 
     The mean of a projection is the mean of the moved atoms under it, so choosing before projecting

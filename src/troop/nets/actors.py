@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from troop.nets.shape import Shape
+from troop.nets.network_config import NetworkConfig
 
 
 class DeterministicActor(nn.Module):
     """An action by tanh; the last layer of an MLP starts near zero."""
 
-    def __init__(self, inputs: int, shape: Shape, outputs: int, head_std: float = 0.01) -> None:
+    def __init__(self, inputs: int, shape: NetworkConfig, outputs: int, head_std: float = 0.01) -> None:
         super().__init__()
         self.inputs = inputs
         self.net = shape.net(inputs, outputs)
@@ -30,7 +30,7 @@ class GaussianActor(nn.Module):
     """
 
     def __init__(
-        self, inputs: int, shape: Shape, outputs: int, low: float, high: float, head_std: float = 0.01
+        self, inputs: int, shape: NetworkConfig, outputs: int, low: float, high: float, head_std: float = 0.01
     ) -> None:
         super().__init__()
         self.inputs, self.low, self.high = inputs, low, high

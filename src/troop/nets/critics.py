@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from troop.nets.shape import Shape
+from troop.nets.network_config import NetworkConfig
 
 
 class Critics(nn.Module):
@@ -15,7 +15,7 @@ class Critics(nn.Module):
     size (nets/products.py): small layers want the former on a CPU, large ones the latter, GPUs the former.
     """
 
-    def __init__(self, inputs: int, shape: Shape, outputs: int, count: int = 2) -> None:
+    def __init__(self, inputs: int, shape: NetworkConfig, outputs: int, count: int = 2) -> None:
         super().__init__()
         self.count = count
         self.nets = shape.net(inputs, outputs, copies=count)

@@ -17,7 +17,7 @@ Noise = list[tuple[Tensor, Tensor]]
 """f(e_in), f(e_out) of each noisy layer in turn: [i], [o] for all rows alike, or [B, i], [B, o] by row."""
 
 
-def squeezed(count: int, like: Tensor, rows: int | None = None) -> Tensor:
+def factorised_noise(count: int, like: Tensor, rows: int | None = None) -> Tensor:
     """f(e) = sign(e) sqrt|e| of Gaussian e; [count] or [rows, count]."""
     e = torch.randn((count,) if rows is None else (rows, count), device=like.device, dtype=like.dtype)
     return e.abs().sqrt_().copysign_(e)
@@ -37,7 +37,7 @@ class NoisyLinear(nn.Module):
     def draw(self, rows: int | None = None) -> tuple[Tensor, Tensor]:
         """Fresh noise: one for all rows, or one for each of `rows`."""
         outputs, inputs = self.mu_weight.shape
-        return squeezed(inputs, self.mu_weight, rows), squeezed(outputs, self.mu_weight, rows)
+        return factorised_noise(inputs, self.mu_weight, rows), factorised_noise(outputs, self.mu_weight, rows)
 
     def forward(self, x: Tensor, noise: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """[B, inputs] -> [B, outputs]."""
@@ -79,7 +79,7 @@ class NoisyMLP(nn.Module):
         return x
 
 
-def dimmed(noise: Noise, rate: Tensor) -> Noise:
+def scale_noise(noise: Noise, rate: Tensor) -> Noise:
     """Noise drawn row by row, each row's times its `rate` [B]; 0 leaves the means alone."""
     column = rate.unsqueeze(-1)
     return [(enters, leaves * column) for enters, leaves in noise]

@@ -6,16 +6,16 @@ import dataclasses
 from typing import Any
 
 from troop import envs
-from troop.algorithms import DQNConfig, FastTD3Config
+from troop.algorithms import DQNConfig, TD3Config
 from troop.core.engine import Until
 from troop.core.env import EnvConfig
 from troop.engines import Processes
-from troop.engines.machine import cores
+from troop.engines.runtime import cores
 from troop.experiment import Experiment
 from troop.recipes import dqn, fast_td3
-from troop.recipes.recipe import Recipe, Wish
-from troop.replay.prioritized import Priority
-from troop.roles.learner import Pace
+from troop.recipes.recipe import Recipe, RecipeArgs
+from troop.replay.prioritized import PriorityConfig
+from troop.roles.learner import LearnerConfig
 from troop.systems import Apex
 
 # Horgan et al. 2018, section 4.1 and appendix C, unless another source is named.
@@ -35,7 +35,7 @@ ATARI: dict[str, Any] = {
     "net": "nature",
     "hidden": (512,),
 }
-PRIORITY = Priority(alpha=0.6, beta=0.4, beta_end=0.4)  # beta stays
+PRIORITY = PriorityConfig(alpha=0.6, beta=0.4, beta_end=0.4)  # beta stays
 ACTORS = 360  # one core each
 DPG_ACTORS = 64
 
@@ -50,7 +50,7 @@ DPG: dict[str, Any] = fast_td3.DDPG | {
     "critic_lr": 1e-4,
     "actor_hidden": (300, 200),
     "critic_hidden": (400, 300),
-    "telling": True,
+    "actor_carries_critic": True,
 }
 
 # A few cores: nets and steps of the small DQN.
@@ -67,7 +67,7 @@ def _single_threaded(env: EnvConfig) -> EnvConfig:
     return dataclasses.replace(env, threads=1) if isinstance(env, envs.EnvPool) else env
 
 
-def atari(wish: Wish) -> Experiment:
+def atari(wish: RecipeArgs) -> Experiment:
     """The paper's learner; rungs of the ladder beyond the number of cores become envs of one actor."""
     actors = _acting(ACTORS)
     env = envs.resolve(wish.env or "Pong-v5", wish.envs or min(16, max(1, ACTORS // actors)))
@@ -78,11 +78,13 @@ def atari(wish: Wish) -> Experiment:
         DQNConfig(**ATARI),
         Apex(
             actors,
-            length=max(1, 50 // env.envs),  # about 50 rows a message
-            sync=100,  # 400 frames
-            learner=Pace(512, ahead=16, publish=25),  # section 4.1; publishing as a known re-implementation
-            capacity=2_000_000,
-            warmup=50_000,
+            chunk_length=max(1, 50 // env.envs),  # about 50 rows a message
+            weight_sync_steps=100,  # 400 frames
+            learner=LearnerConfig(
+                512, prefetch=16, publish_every=25
+            ),  # section 4.1; publishing as a known re-implementation
+            replay_capacity=2_000_000,
+            learning_starts=50_000,
             samples_per_insert=0.0,  # both sides ran free
             priority=PRIORITY,
             save_replay=False,  # it fills again within minutes
@@ -94,7 +96,7 @@ def atari(wish: Wish) -> Experiment:
     )
 
 
-def small(wish: Wish) -> Experiment:
+def small(wish: RecipeArgs) -> Experiment:
     """Four actors and small nets for classic control, Box2D, Catch and their like."""
     first = wish.env or "CartPole-v1"
     env = envs.resolve(first, wish.envs or 8)
@@ -104,11 +106,11 @@ def small(wish: Wish) -> Experiment:
         Apex(
             4,
             overlap=False,  # such envs step faster than a policy chooses
-            length=10,
-            sync=100,
-            learner=Pace(128, ahead=2, publish=5),
-            capacity=100_000,
-            warmup=1_000,
+            chunk_length=10,
+            weight_sync_steps=100,
+            learner=LearnerConfig(128, prefetch=2, publish_every=5),
+            replay_capacity=100_000,
+            learning_starts=1_000,
             samples_per_insert=32.0,
             priority=PRIORITY,
         ),
@@ -119,12 +121,12 @@ def small(wish: Wish) -> Experiment:
     )
 
 
-def choices(wish: Wish) -> Experiment:
+def choices(wish: RecipeArgs) -> Experiment:
     """Atari as in the paper, everything else small."""
     return atari(wish) if envs.family(wish.env or "CartPole-v1") == "atari" else small(wish)
 
 
-def dpg(wish: Wish) -> Experiment:
+def dpg(wish: RecipeArgs) -> Experiment:
     """The paper's learner on a GPU; on a CPU the small categorical twin critics of FastTD3."""
     first = wish.env or "CartpoleSwingup-v1"
     paper = not wish.device.startswith("cpu")
@@ -133,14 +135,14 @@ def dpg(wish: Wish) -> Experiment:
     numbers = DPG if paper else fast_td3.CPU_FAMILY.get(envs.family(first), fast_td3.CPU_UNKNOWN)
     return Experiment(
         _single_threaded(env),
-        FastTD3Config(**numbers),
+        TD3Config(**numbers),
         Apex(
             actors,
-            length=10,
-            sync=100,
-            learner=Pace(256, ahead=4, publish=10),  # 256 as in the paper
-            capacity=1_000_000,
-            warmup=10_000 if paper else 2_000,
+            chunk_length=10,
+            weight_sync_steps=100,
+            learner=LearnerConfig(256, prefetch=4, publish_every=10),  # 256 as in the paper
+            replay_capacity=1_000_000,
+            learning_starts=10_000 if paper else 2_000,
             samples_per_insert=0.0 if paper else 2.0,
             priority=PRIORITY,
         ),

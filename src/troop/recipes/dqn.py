@@ -12,17 +12,17 @@ from troop.algorithms import C51Config, DQNConfig, RainbowConfig
 from troop.core.engine import Until
 from troop.core.env import EnvConfig
 from troop.engines import Inline
-from troop.engines.machine import cores
+from troop.engines.runtime import cores
 from troop.experiment import Experiment
-from troop.recipes.recipe import Recipe, Wish
-from troop.replay.prioritized import Priority
-from troop.roles.trainer import Rhythm
+from troop.recipes.recipe import Recipe, RecipeArgs
+from troop.replay.prioritized import PriorityConfig
+from troop.roles.trainer import UpdateSchedule
 from troop.systems import Sync
 
 ATARI_ENVS = 32
 FRAMES = 200_000_000  # the budget of the papers, in emulator frames: 4 for each step
 
-UNIFORM = Priority()
+UNIFORM = PriorityConfig()
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Paper:
     kind: type[DQNConfig]
     atari: dict[str, Any]
     small: dict[str, Any]
-    priority: Priority = UNIFORM
+    priority: PriorityConfig = UNIFORM
     least: int = 50_000  # steps before the first update
 
 
@@ -47,7 +47,7 @@ DUELING = DOUBLE | {"dueling": True, "lr": 6.25e-5, "max_grad_norm": 10.0}
 # Schaul et al. 2016: Double DQN, a quarter of the learning rate (RMSProp's epsilon goes with its square).
 PER = DOUBLE | {"lr": 6.25e-5, "eps": 0.01 / 32**2 / 16}
 # Proportional: alpha 0.6, beta from 0.4 to 1 over training (12.5 million updates).
-PRIORITY = Priority(alpha=0.6, beta=0.4, beta_end=1.0, beta_batches=FRAMES // 16)
+PRIORITY = PriorityConfig(alpha=0.6, beta=0.4, beta_end=1.0, beta_anneal_batches=FRAMES // 16)
 # Bellemare et al. 2017: Adam 2.5e-4 with epsilon 0.01 / 32, 51 atoms in +-10, epsilon-greedy to 0.01.
 C51: dict[str, Any] = {"epsilon_end": 0.01, "max_grad_norm": 10.0}
 # Hessel et al. 2018, table 1: Adam 6.25e-5 with epsilon 1.5e-4, target every 32,000 frames, n = 3, sigma 0.5,
@@ -97,11 +97,11 @@ PAPERS = {
 }
 
 
-def _env(wish: Wish, first: str, copies: int) -> EnvConfig:
+def _env(wish: RecipeArgs, first: str, copies: int) -> EnvConfig:
     return envs.resolve(wish.env or first, wish.envs or copies)
 
 
-def atari(name: str, wish: Wish) -> Experiment:
+def atari(name: str, wish: RecipeArgs) -> Experiment:
     """The paper's numbers; several envs in step, with as many updates as the paper makes for their steps."""
     paper = PAPERS[name]
     env = _env(wish, "Pong-v5", ATARI_ENVS)
@@ -111,11 +111,11 @@ def atari(name: str, wish: Wish) -> Experiment:
         env,
         paper.kind(**paper.atari),
         Sync(
-            Rhythm(32, max(1, env.envs // 4), overlap=True),  # one update every four steps
-            capacity=1_000_000,
-            warmup=max(1, paper.least // env.envs),
+            UpdateSchedule(32, max(1, env.envs // 4), overlap=True),  # one update every four steps
+            replay_capacity=1_000_000,
+            learning_starts=max(1, paper.least // env.envs),
             priority=paper.priority,
-            renewal=0,  # games are long: a resumed run starts new ones
+            recreate_every=0,  # games are long: a resumed run starts new ones
         ),
         Inline(),
         until=Until(env_steps=FRAMES // 4),
@@ -124,7 +124,7 @@ def atari(name: str, wish: Wish) -> Experiment:
     )
 
 
-def small(name: str, wish: Wish) -> Experiment:
+def small(name: str, wish: RecipeArgs) -> Experiment:
     """Small nets for classic control, Box2D, Catch and their like."""
     paper = PAPERS[name]
     env_id = wish.env or "CartPole-v1"
@@ -132,14 +132,16 @@ def small(name: str, wish: Wish) -> Experiment:
     learning = max(1, cores() // 2)
     if isinstance(env, envs.EnvPool):
         env = dataclasses.replace(env, threads=max(1, cores() - learning))
-    priority = dataclasses.replace(paper.priority, beta_batches=50_000) if paper.priority.alpha else UNIFORM
+    priority = (
+        dataclasses.replace(paper.priority, beta_anneal_batches=50_000) if paper.priority.alpha else UNIFORM
+    )
     return Experiment(
         env,
         paper.kind(**paper.small | SMALL_FAMILY.get(envs.family(env_id), {})),
         Sync(
-            Rhythm(128, max(1, env.envs // 2), overlap=True),
+            UpdateSchedule(128, max(1, env.envs // 2), overlap=True),
             100_000,
-            warmup=max(1, 1000 // env.envs),
+            learning_starts=max(1, 1000 // env.envs),
             priority=priority,
         ),
         Inline(threads=learning),
@@ -165,7 +167,7 @@ ATARI_CPU: dict[str, Any] = SMALL | {
 }
 
 
-def atari_cpu(wish: Wish) -> Experiment:
+def atari_cpu(wish: RecipeArgs) -> Experiment:
     """Atari in an hour or a night on a few cores."""
     env = _env(wish, "Pong-v5", 16)
     learning = max(1, cores() // 2)
@@ -176,11 +178,11 @@ def atari_cpu(wish: Wish) -> Experiment:
         env,
         DQNConfig(**ATARI_CPU),
         Sync(
-            Rhythm(32, max(1, env.envs // 4), overlap=True),
-            capacity=200_000,
-            warmup=max(1, 5_000 // env.envs),
-            priority=Priority(alpha=0.5, beta=0.4, beta_end=1.0, beta_batches=200_000),
-            renewal=0,
+            UpdateSchedule(32, max(1, env.envs // 4), overlap=True),
+            replay_capacity=200_000,
+            learning_starts=max(1, 5_000 // env.envs),
+            priority=PriorityConfig(alpha=0.5, beta=0.4, beta_end=1.0, beta_anneal_batches=200_000),
+            recreate_every=0,
         ),
         Inline(threads=learning),
         until=Until(minutes=60),
@@ -189,7 +191,7 @@ def atari_cpu(wish: Wish) -> Experiment:
     )
 
 
-def fitting(name: str, wish: Wish) -> Experiment:
+def fitting(name: str, wish: RecipeArgs) -> Experiment:
     """Atari as in the paper, everything else small."""
     return atari(name, wish) if envs.family(wish.env or "CartPole-v1") == "atari" else small(name, wish)
 

@@ -8,16 +8,16 @@ from functools import partial
 from typing import Any
 
 from troop import envs
-from troop.algorithms import FastTD3Config
+from troop.algorithms import TD3Config
 from troop.core.engine import Until
 from troop.engines import Inline
 from troop.experiment import Experiment
-from troop.recipes.few_cores import few_cores, resolved
-from troop.recipes.recipe import Recipe, Wish
-from troop.roles.trainer import Rhythm
+from troop.recipes.cpu import cpu_experiment, resolved
+from troop.recipes.recipe import Recipe, RecipeArgs
+from troop.roles.trainer import UpdateSchedule
 from troop.systems import Sync
 
-FIRST = "CartpoleSwingup-v1"
+DEFAULT_ENV = "CartpoleSwingup-v1"
 
 
 @dataclass(frozen=True)
@@ -92,18 +92,18 @@ CPU_FAMILY: dict[str, dict[str, Any]] = {
 }
 
 
-def paper(wish: Wish, differs: dict[str, Any] | None = None, batch: int = 32_768) -> Experiment:
+def paper(wish: RecipeArgs, differs: dict[str, Any] | None = None, batch: int = 32_768) -> Experiment:
     """The paper's numbers for the env's suite, whatever the device; `differs` are those of a variant."""
-    numbers = PAPER.get(envs.family(wish.env or FIRST), UNKNOWN)
-    env, _ = resolved(wish, FIRST, numbers.envs)
+    numbers = PAPER.get(envs.family(wish.env or DEFAULT_ENV), UNKNOWN)
+    env, _ = resolved(wish, DEFAULT_ENV, numbers.envs)
     algorithm, updates = numbers.algorithm | (differs or {}), numbers.updates
     for prefix, (task, count) in TASKS.items():
         if env.id.split("/")[-1].startswith(prefix):
             algorithm, updates = algorithm | task, count
     return Experiment(
         env,
-        FastTD3Config(**algorithm),
-        Sync(Rhythm(batch, updates), capacity=numbers.per_env * env.envs),
+        TD3Config(**algorithm),
+        Sync(UpdateSchedule(batch, updates), replay_capacity=numbers.per_env * env.envs),
         Inline(),
         until=Until(env_steps=100_000 * env.envs),
         device=wish.device,
@@ -111,14 +111,14 @@ def paper(wish: Wish, differs: dict[str, Any] | None = None, batch: int = 32_768
     )
 
 
-def small(wish: Wish) -> Experiment:
+def small(wish: RecipeArgs) -> Experiment:
     """Small nets and batches for CPUs."""
-    return few_cores(
-        "fasttd3-cpu", wish, FIRST, lambda family: FastTD3Config(**CPU_FAMILY.get(family, CPU_UNKNOWN))
+    return cpu_experiment(
+        "fasttd3-cpu", wish, DEFAULT_ENV, lambda family: TD3Config(**CPU_FAMILY.get(family, CPU_UNKNOWN))
     )
 
 
-def fitting(wish: Wish) -> Experiment:
+def fitting(wish: RecipeArgs) -> Experiment:
     """The paper's numbers on a GPU, the small ones on a CPU."""
     made = small(wish) if wish.device.startswith("cpu") else paper(wish)
     return dataclasses.replace(made, recipe="fasttd3")
@@ -151,13 +151,17 @@ DDPG = TD3 | {
 }
 
 
-def one_each(name: str, settings: dict[str, Any], wish: Wish) -> Experiment:
+def one_each(name: str, settings: dict[str, Any], wish: RecipeArgs) -> Experiment:
     """TD3 and DDPG: few envs, as many updates as env steps, a thousand rows before the first."""
     env, _ = resolved(wish, "Pendulum-v1", 8)
     return Experiment(
         env,
-        FastTD3Config(**settings),
-        Sync(Rhythm(256, env.envs), capacity=1_000_000, warmup=max(10, 1000 // env.envs)),
+        TD3Config(**settings),
+        Sync(
+            UpdateSchedule(256, env.envs),
+            replay_capacity=1_000_000,
+            learning_starts=max(10, 1000 // env.envs),
+        ),
         Inline(threads=1 if wish.device == "cpu" else 0),
         until=Until(minutes=10),
         device=wish.device,
@@ -166,9 +170,9 @@ def one_each(name: str, settings: dict[str, Any], wish: Wish) -> Experiment:
 
 
 RECIPES = [
-    Recipe("fasttd3", "FastTD3: the paper's numbers on a GPU, small nets on a CPU", FIRST, fitting),
-    Recipe("fasttd3-cpu", "FastTD3 with small nets and batches, whatever the device", FIRST, small),
-    Recipe("fasttd3-paper", "FastTD3 with the paper's numbers, whatever the device", FIRST, paper),
+    Recipe("fasttd3", "FastTD3: the paper's numbers on a GPU, small nets on a CPU", DEFAULT_ENV, fitting),
+    Recipe("fasttd3-cpu", "FastTD3 with small nets and batches, whatever the device", DEFAULT_ENV, small),
+    Recipe("fasttd3-paper", "FastTD3 with the paper's numbers, whatever the device", DEFAULT_ENV, paper),
     Recipe("td3", "TD3: scalar critics, target policy", "Pendulum-v1", partial(one_each, "td3", TD3)),
     Recipe("ddpg", "DDPG: one critic, no delay", "Pendulum-v1", partial(one_each, "ddpg", DDPG)),
 ]

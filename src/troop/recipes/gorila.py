@@ -10,12 +10,12 @@ from troop.algorithms import DQNConfig
 from troop.core.engine import Until
 from troop.core.env import EnvConfig
 from troop.engines import Processes
-from troop.engines.machine import cores
+from troop.engines.runtime import cores
 from troop.experiment import Experiment
 from troop.recipes import dqn
-from troop.recipes.recipe import Recipe, Wish
-from troop.roles.parameter_server import Rule
-from troop.roles.trainer import Rhythm
+from troop.recipes.recipe import Recipe, RecipeArgs
+from troop.roles.parameter_server import AdaGradConfig
+from troop.roles.trainer import UpdateSchedule
 from troop.systems import Gorila
 
 # Nair et al. 2015, section 5: DQN as in Mnih et al. 2015; epsilon from 1 to 0.1 over the first million global
@@ -41,7 +41,7 @@ def _single_threaded(env: EnvConfig) -> EnvConfig:
     return dataclasses.replace(env, threads=1) if isinstance(env, envs.EnvPool) else env
 
 
-def atari(wish: Wish) -> Experiment:
+def atari(wish: RecipeArgs) -> Experiment:
     """As many bundles as there are cores, up to the paper's hundred, and servers in its proportion."""
     bundles = min(BUNDLES, max(2, cores() - 1))
     env = envs.resolve(wish.env or "Pong-v5", wish.envs or 1)
@@ -51,14 +51,14 @@ def atari(wish: Wish) -> Experiment:
         _single_threaded(env),
         DQNConfig(**ATARI),
         Gorila(
-            Rhythm(32, env.envs),  # one update of 32 rows for each step
-            capacity=1_000_000,  # in each bundle
-            warmup=50_000 // env.envs,  # as DQN
-            renewal=0,
+            UpdateSchedule(32, env.envs),  # one update of 32 rows for each step
+            replay_capacity=1_000_000,  # in each bundle
+            learning_starts=50_000 // env.envs,  # as DQN
+            recreate_every=0,
             save_replay=False,  # a bundle that dies loses its replay, as in the paper
             bundles=bundles,
             servers=max(1, bundles * SERVERS // BUNDLES),
-            rule=Rule(lr=1e-3),  # not published
+            adagrad=AdaGradConfig(lr=1e-3),  # not published
         ),
         Processes(),
         until=Until(env_steps=dqn.FRAMES // 4),
@@ -67,18 +67,18 @@ def atari(wish: Wish) -> Experiment:
     )
 
 
-def small(wish: Wish) -> Experiment:
+def small(wish: RecipeArgs) -> Experiment:
     """Two bundles and small nets for classic control, Catch and their like."""
     env = envs.resolve(wish.env or "CartPole-v1", wish.envs or 4)
     return Experiment(
         _single_threaded(env),
         DQNConfig(**SMALL),
         Gorila(
-            Rhythm(64, max(1, env.envs // 2)),
-            capacity=50_000,
-            warmup=max(1, 500 // env.envs),
-            renewal=0,
-            rule=Rule(lr=0.02),
+            UpdateSchedule(64, max(1, env.envs // 2)),
+            replay_capacity=50_000,
+            learning_starts=max(1, 500 // env.envs),
+            recreate_every=0,
+            adagrad=AdaGradConfig(lr=0.02),
         ),
         Processes(),
         until=Until(minutes=10),
@@ -87,7 +87,7 @@ def small(wish: Wish) -> Experiment:
     )
 
 
-def fitting(wish: Wish) -> Experiment:
+def fitting(wish: RecipeArgs) -> Experiment:
     """Atari as in the paper, everything else small."""
     return atari(wish) if envs.family(wish.env or "CartPole-v1") == "atari" else small(wish)
 

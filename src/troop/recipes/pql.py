@@ -7,17 +7,17 @@ from functools import partial
 from typing import Any
 
 from troop import envs
-from troop.algorithms import FastTD3Config, SACConfig
+from troop.algorithms import SACConfig, TD3Config
 from troop.core.engine import Until
 from troop.engines import Processes
-from troop.engines.machine import cores
+from troop.engines.runtime import cores
 from troop.experiment import Experiment
 from troop.recipes import fast_td3, sac
-from troop.recipes.few_cores import BEATS, Beat, resolved
-from troop.recipes.recipe import Recipe, Wish
+from troop.recipes.cpu import CPU_PROFILES, CpuProfile, resolved
+from troop.recipes.recipe import Recipe, RecipeArgs
 from troop.systems import PQL
 
-FIRST = "CartpoleSwingup-v1"
+DEFAULT_ENV = "CartpoleSwingup-v1"
 
 # Li et al. 2023, table of hyperparameters and authors' code (August 2023), for Isaac Gym.
 NETS: dict[str, Any] = {
@@ -44,20 +44,20 @@ DDPG = NETS | {
 }
 DISTRIBUTIONAL = {"atoms": 51, "v_min": -10.0, "v_max": 10.0, "categorical_min": "elementwise_min"}
 SAC = NETS | {"alpha_lr": 5e-3, "log_std_min": -5.0, "log_std_max": 5.0}
-PAPER: dict[str, FastTD3Config | SACConfig] = {
-    "pql": FastTD3Config(**DDPG),
-    "pql-d": FastTD3Config(**DDPG | DISTRIBUTIONAL),
+PAPER: dict[str, TD3Config | SACConfig] = {
+    "pql": TD3Config(**DDPG),
+    "pql-d": TD3Config(**DDPG | DISTRIBUTIONAL),
     "pql-sac": SACConfig(**SAC),
 }
 
 
-def paper(name: str, wish: Wish) -> Experiment:
+def paper(name: str, wish: RecipeArgs) -> Experiment:
     """The paper's numbers: thousands of envs, 8 critic updates a vector step, 2 for each of the policy."""
-    env, _ = resolved(wish, FIRST, 4096)
+    env, _ = resolved(wish, DEFAULT_ENV, 4096)
     return Experiment(
         env,
         PAPER[name],
-        PQL(beta_av=8.0, beta_pv=2.0, batch=8192, capacity=5_000_000, warmup=32),
+        PQL(beta_av=8.0, beta_pv=2.0, batch_size=8192, replay_capacity=5_000_000, learning_starts=32),
         Processes(),
         until=Until(minutes=60),  # the hands have 80 there, ANYmal 30
         device=wish.device,
@@ -73,18 +73,18 @@ SCALAR: dict[str, Any] = {"atoms": 0, "normalize_rewards": True}
 BETA_AV = {"dmc": 2.0}
 
 
-def learner(name: str, family: str) -> FastTD3Config | SACConfig:
+def learner(name: str, family: str) -> TD3Config | SACConfig:
     """Nets and steps of the small FastTD3 and SAC."""
     if name == "pql-sac":
         return SACConfig(**sac.SMALL)
     numbers = fast_td3.CPU_FAMILY.get(family, fast_td3.CPU_UNKNOWN)
-    return FastTD3Config(**numbers if name == "pql-d" else numbers | SCALAR)
+    return TD3Config(**numbers if name == "pql-d" else numbers | SCALAR)
 
 
-def small(name: str, wish: Wish) -> Experiment:
+def small(name: str, wish: RecipeArgs) -> Experiment:
     """Small nets and batches for a few cores, in the rhythm that fits the env's family."""
-    beat = BEATS.get(envs.family(wish.env or FIRST), Beat())
-    env, family = resolved(wish, FIRST, beat.envs)
+    beat = CPU_PROFILES.get(envs.family(wish.env or DEFAULT_ENV), CpuProfile())
+    env, family = resolved(wish, DEFAULT_ENV, beat.envs)
     usual = float(beat.updates)
     if isinstance(env, envs.EnvPool):
         env = dataclasses.replace(env, threads=max(1, cores() - 2))
@@ -94,9 +94,9 @@ def small(name: str, wish: Wish) -> Experiment:
         PQL(
             beta_av=usual if name == "pql-d" else BETA_AV.get(family, usual),
             beta_pv=2.0,
-            batch=beat.batch,
-            capacity=1_000_000,
-            warmup=beat.warmup,
+            batch_size=beat.batch,
+            replay_capacity=1_000_000,
+            learning_starts=beat.warmup,
         ),
         Processes(),
         until=Until(minutes=10),
@@ -105,13 +105,13 @@ def small(name: str, wish: Wish) -> Experiment:
     )
 
 
-def fitting(name: str, wish: Wish) -> Experiment:
+def fitting(name: str, wish: RecipeArgs) -> Experiment:
     """The paper's numbers on a GPU, the small ones on a CPU."""
     return small(name, wish) if wish.device.startswith("cpu") else paper(name, wish)
 
 
 RECIPES = [
-    Recipe("pql", "PQL: an actor, critics and a policy, all at once", FIRST, partial(fitting, "pql")),
-    Recipe("pql-d", "PQL-D: PQL with categorical critics", FIRST, partial(fitting, "pql-d")),
-    Recipe("pql-sac", "PQL with the two halves of SAC", FIRST, partial(fitting, "pql-sac")),
+    Recipe("pql", "PQL: an actor, critics and a policy, all at once", DEFAULT_ENV, partial(fitting, "pql")),
+    Recipe("pql-d", "PQL-D: PQL with categorical critics", DEFAULT_ENV, partial(fitting, "pql-d")),
+    Recipe("pql-sac", "PQL with the two halves of SAC", DEFAULT_ENV, partial(fitting, "pql-sac")),
 ]

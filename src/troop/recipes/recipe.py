@@ -9,7 +9,7 @@ from troop.experiment import Experiment
 
 
 @dataclass(frozen=True)
-class Wish:
+class RecipeArgs:
     """What the user said that a recipe may depend on; None where nothing was said."""
 
     env: str | None = None
@@ -24,4 +24,4 @@ class Recipe:
     name: str
     about: str
     env: str
-    make: Callable[[Wish], Experiment]
+    make: Callable[[RecipeArgs], Experiment]

@@ -8,14 +8,14 @@ from troop.algorithms import SACConfig
 from troop.core.engine import Until
 from troop.engines import Inline
 from troop.experiment import Experiment
-from troop.recipes.few_cores import few_cores, resolved
-from troop.recipes.recipe import Recipe, Wish
-from troop.roles.trainer import Rhythm
+from troop.recipes.cpu import cpu_experiment, resolved
+from troop.recipes.recipe import Recipe, RecipeArgs
+from troop.roles.trainer import UpdateSchedule
 from troop.systems import Sync
 
 # Haarnoja et al. 2018 (1812.05905), table 1: 256-256 ReLU, Adam 3e-4, tau 0.005, entropy -dim(A), one update
 # of 256 rows for each env step, a million rows kept. The learner's are SACConfig's own.
-FIRST = "Pendulum-v1"
+DEFAULT_ENV = "Pendulum-v1"
 
 # holosoma (2512.01996), locomotion of G1 and T1: 4096 envs, 1024 rows each, 8 updates a step of 8192 rows.
 FASTSAC: dict[str, Any] = {
@@ -65,13 +65,17 @@ def small_learner(family: str) -> SACConfig:
     return SACConfig(**SMALL | (ROBOTS if family == "playground" else {}))
 
 
-def paper(wish: Wish) -> Experiment:
+def paper(wish: RecipeArgs) -> Experiment:
     """Few envs, as many updates as env steps, a thousand rows before the first."""
-    env, _ = resolved(wish, FIRST, 8)
+    env, _ = resolved(wish, DEFAULT_ENV, 8)
     return Experiment(
         env,
         SACConfig(),
-        Sync(Rhythm(256, env.envs), capacity=1_000_000, warmup=max(10, 1000 // env.envs)),
+        Sync(
+            UpdateSchedule(256, env.envs),
+            replay_capacity=1_000_000,
+            learning_starts=max(10, 1000 // env.envs),
+        ),
         Inline(),
         until=Until(minutes=10),
         device=wish.device,
@@ -79,28 +83,28 @@ def paper(wish: Wish) -> Experiment:
     )
 
 
-def small(wish: Wish) -> Experiment:
+def small(wish: RecipeArgs) -> Experiment:
     """Small nets and batches for CPUs, more envs and fewer updates."""
-    return few_cores("sac", wish, FIRST, small_learner)
+    return cpu_experiment("sac", wish, DEFAULT_ENV, small_learner)
 
 
-def fitting(wish: Wish) -> Experiment:
+def fitting(wish: RecipeArgs) -> Experiment:
     """The paper's numbers on a GPU, the small ones on a CPU."""
     return small(wish) if wish.device.startswith("cpu") else paper(wish)
 
 
 # Returns fit the atoms where rewards are scaled; FastSAC's own tasks need no scaling.
 SCALED: dict[str, Any] = {"normalize_rewards": True, "v_min": -10.0, "v_max": 10.0}
-FAST_FIRST = "CartpoleSwingup-v1"
+FASTSAC_DEFAULT_ENV = "CartpoleSwingup-v1"
 
 
-def fast_paper(wish: Wish) -> Experiment:
+def fast_paper(wish: RecipeArgs) -> Experiment:
     """FastSAC as published for humanoids; elsewhere with rewards scaled."""
-    env, family = resolved(wish, FAST_FIRST, 4096)
+    env, family = resolved(wish, FASTSAC_DEFAULT_ENV, 4096)
     return Experiment(
         env,
         SACConfig(**FASTSAC if family == "playground" else FASTSAC | SCALED),
-        Sync(Rhythm(8192, 8), capacity=1024 * env.envs),
+        Sync(UpdateSchedule(8192, 8), replay_capacity=1024 * env.envs),
         Inline(),
         until=Until(env_steps=50_000 * env.envs),
         device=wish.device,
@@ -131,14 +135,16 @@ def fast_learner(family: str) -> SACConfig:
     return SACConfig(**numbers | (ROBOTS if family == "playground" else {}))
 
 
-def fast_fitting(wish: Wish) -> Experiment:
+def fast_fitting(wish: RecipeArgs) -> Experiment:
     """The published numbers on a GPU, the small ones on a CPU."""
     if wish.device.startswith("cpu"):
-        return few_cores("fastsac", wish, FAST_FIRST, fast_learner)
+        return cpu_experiment("fastsac", wish, FASTSAC_DEFAULT_ENV, fast_learner)
     return fast_paper(wish)
 
 
 RECIPES = [
-    Recipe("sac", "SAC: the paper's numbers on a GPU, small nets on a CPU", FIRST, fitting),
-    Recipe("fastsac", "FastSAC: categorical critics on targets of their own", FAST_FIRST, fast_fitting),
+    Recipe("sac", "SAC: the paper's numbers on a GPU, small nets on a CPU", DEFAULT_ENV, fitting),
+    Recipe(
+        "fastsac", "FastSAC: categorical critics on targets of their own", FASTSAC_DEFAULT_ENV, fast_fitting
+    ),
 ]

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from troop.core.batch import Rows, Transition
-from troop.core.flow import Store
-from troop.core.remote import borrowing
+from troop.core.batch import Rollout, Transition
+from troop.core.flow import ReplayBuffer
+from troop.core.remote import zero_copy
 from troop.core.role import Metrics
 
 
@@ -45,10 +45,12 @@ class Limiter:
         return self.sampled / max(1, self.inserted - self.warmup)
 
 
-class Limited:
+class RateLimited:
     """A store behind a Limiter: an Intake for actors and a Source for learners."""
 
-    def __init__(self, store: Store, limiter: Limiter, save: bool = True, name: str = "replay") -> None:
+    def __init__(
+        self, store: ReplayBuffer, limiter: Limiter, save: bool = True, name: str = "replay"
+    ) -> None:
         self.store, self.limiter, self.save, self.name = store, limiter, save, name
         self.notes: list[str] = []
 
@@ -56,16 +58,20 @@ class Limited:
         """True while the learner keeps up."""
         return True if self.limiter.may_insert() else None
 
-    @borrowing
-    def add(self, piece: Rows) -> None:
+    @zero_copy
+    def add(self, piece: Rollout) -> None:
         """Keep the piece, whatever the limiter says: what was taken is never lost."""
         piece = piece.cpu()
         self.store.add(piece)
         self.limiter.inserted += int((~piece.closing).sum())
 
-    def cut(self, streams: Tensor | None = None) -> None:
+    def end_streams(self, streams: Tensor | None = None) -> None:
         """What these streams, or all, bring next does not continue what they brought last."""
-        self.store.cut(streams)
+        self.store.end_streams(streams)
+
+    def on_restart(self) -> None:
+        """End all streams: the senders went on while this host was down."""
+        self.end_streams()
 
     def sample(self, rows: int) -> Transition | None:
         """A batch, or None while rows are missing or the learner is ahead of the actors."""
@@ -84,7 +90,7 @@ class Limited:
         read = {
             "rows": len(self.store),
             "capacity": self.store.capacity,
-            "age": self.store.age,
+            "age": self.store.sample_age,
             "samples_per_insert": self.limiter.had,
             "samples_per_insert_wanted": self.limiter.ratio,
         }

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from troop.core.batch import Rows, Transition
+from troop.core.batch import Rollout, Transition
 from troop.core.env import EnvSpec
-from troop.replay.room import room
+from troop.replay.storage.allocation import allocator
 
 
-def seen(piece: Rows) -> Rows | None:
+def observations_only(piece: Rollout) -> Rollout | None:
     """The observations of a piece that were acted on, [1, K], and nothing else; None if there are none.
 
     This is what travels to a store of observations: neither actions nor rewards nor ends.
@@ -27,10 +27,10 @@ def seen(piece: Rows) -> Rows | None:
     obs = {name: x.unsqueeze(0) for name, x in flat.items()}
     nothing, no = piece.reward[:0], piece.closing[:0]
     closing = torch.zeros(1, rows, dtype=torch.bool)
-    return Rows(piece.streams[:0], obs, nothing, nothing, no, no, closing)
+    return Rollout(piece.streams[:0], obs, nothing, nothing, no, no, closing)
 
 
-class Observations:
+class ObservationBuffer:
     """A Sink and Source: one ring of the newest observations, drawn uniformly.
 
     Batches carry observations only; their other fields are empty.
@@ -41,7 +41,7 @@ class Observations:
     ) -> None:
         self.capacity, self.device = capacity, torch.device(device)
         each = sum(torch.Size(field.shape).numel() * field.dtype.itemsize for field in spec.obs.values())
-        allocate = room(
+        allocate = allocator(
             capacity * each, device, folder, f"A replay of {capacity:,} observations of {spec.id}"
         )
         self.fields = {
@@ -55,12 +55,12 @@ class Observations:
         return min(self.written, self.capacity)
 
     @property
-    def age(self) -> float:
+    def sample_age(self) -> float:
         """Rows that came since those of a batch did, on average: half of what is held."""
         return len(self) / 2
 
-    def add(self, piece: Rows) -> None:
-        """Keep what was `seen`; the oldest rows give way."""
+    def add(self, piece: Rollout) -> None:
+        """Keep what was `observations_only`; the oldest rows give way."""
         for name, store in self.fields.items():
             rows = piece.obs[name][0][-self.capacity :]
             at = (self.written + piece.obs[name].shape[1] - len(rows)) % self.capacity
@@ -69,7 +69,7 @@ class Observations:
             store[: len(rows) - fits] = rows[fits:]
         self.written += int(piece.closing.shape[1])
 
-    def cut(self, streams: Tensor | None = None) -> None:
+    def end_streams(self, streams: Tensor | None = None) -> None:
         """Nothing: no row leans on another."""
 
     def sample(self, rows: int) -> Transition | None:

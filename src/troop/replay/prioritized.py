@@ -9,29 +9,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from troop.core.batch import NStep, Rows, Transition
-from troop.core.config import ranged
+from troop.core.batch import NStep, Rollout, Transition
+from troop.core.config import bounded
 from troop.core.env import EnvSpec
-from troop.replay.compiled import compiled
-from troop.replay.kernels import CLOSING, Array
-from troop.replay.sumtree import SumTree
-from troop.replay.uniform import Replay, Size
+from troop.replay.storage.kernels import CLOSING, Array
+from troop.replay.storage.lazy_numba import compiled
+from troop.replay.storage.sum_tree import SumTree
+from troop.replay.uniform import ReplaySize, UniformReplay
 
 
 @dataclass(frozen=True)
-class Priority:
+class PriorityConfig:
     """How much errors decide what is drawn: row k with probability p_k^alpha / sum, p = |error| + least."""
 
-    alpha: float = ranged(0.0, low=0, high=1)
+    alpha: float = bounded(0.0, low=0, high=1)
     """0 draws uniformly and keeps no priorities; the papers use 0.5 to 0.7."""
-    beta: float = ranged(0.4, low=0, high=1)
+    beta: float = bounded(0.4, low=0, high=1)
     """Exponent of the importance weights (N P)^-beta that undo the preference; 1 undoes it wholly."""
-    beta_end: float = ranged(0.4, low=0, high=1)
-    beta_batches: int = ranged(0, low=0)
+    beta_end: float = bounded(0.4, low=0, high=1)
+    beta_anneal_batches: int = bounded(0, low=0)
     """Batches over which beta goes to beta_end in a line; 0 keeps it (Ape-X)."""
-    least: float = ranged(1e-6, above=0)
+    eps: float = bounded(1e-6, above=0)
     """Added to every priority, so that no row is lost."""
-    weights_over: Literal["batch", "buffer"] = "batch"
+    normalize_weights_by: Literal["batch", "buffer"] = "batch"
     """Weights are divided by the largest of the batch (Rainbow, dqn_zoo) or of the buffer (baselines, Ape-X
     re-implementations); Schaul et al. only say the maximum."""
 
@@ -70,7 +70,7 @@ def _entering(
     return count
 
 
-class PrioritizedReplay(Replay):
+class PrioritizedReplay(UniformReplay):
     """Draws rows in proportion to their priorities, stratified; one leaf per row, zero where none can start.
 
     `index` of a batch numbers rows for good (row number x streams + stream), so that a priority that comes
@@ -82,14 +82,14 @@ class PrioritizedReplay(Replay):
         self,
         spec: EnvSpec,
         experience: NStep,
-        size: Size,
+        size: ReplaySize,
         seed: int,
         device: str = "cpu",
-        priority: Priority | None = None,
+        priority: PriorityConfig | None = None,
     ) -> None:
         super().__init__(spec, experience, size, seed, device)
-        self.priority = priority or Priority(alpha=0.6)
-        self.tree = SumTree(self.capacity, self.priority.weights_over == "buffer")
+        self.priority = priority or PriorityConfig(alpha=0.6)
+        self.tree = SumTree(self.capacity, self.priority.normalize_weights_by == "buffer")
         self.waiting = np.zeros(self.capacity, np.float32)  # p^alpha of rows whose window is not complete
         self.host_flags = np.zeros(0, np.uint8) if device == "cpu" else np.zeros(self.capacity, np.uint8)
         self.largest = self.least_drawn = 1.0
@@ -98,12 +98,12 @@ class PrioritizedReplay(Replay):
         self.random = np.random.default_rng(seed)
 
     def _leaf(self, priority: Array | float) -> Any:  # noqa: ANN401 - an array for an array
-        return (priority + self.priority.least) ** self.priority.alpha
+        return (priority + self.priority.eps) ** self.priority.alpha
 
     def _flags(self) -> Array:
         return self.streams.flags.numpy() if self.streams.device.type == "cpu" else self.host_flags
 
-    def add(self, piece: Rows) -> None:
+    def add(self, piece: Rollout) -> None:
         """Append; rows enter with their own priority or with the largest there was."""
         stream = piece.streams.numpy()
         before, time = self.streams.heads[stream], len(piece.reward)
@@ -125,9 +125,9 @@ class PrioritizedReplay(Replay):
         count = _entering(stream, before, time, length, n, margin, self._flags(), self.waiting, leaf, values)
         self.tree.set(leaf[:count], values[:count])
 
-    def cut(self, streams: Tensor | None = None) -> None:
+    def end_streams(self, streams: Tensor | None = None) -> None:
         """The envs were reset by force: no window may reach across, and the newest rows never enter."""
-        super().cut(streams)
+        super().end_streams(streams)
         if self.streams.device.type != "cpu":
             self.host_flags = self.streams.flags.cpu().numpy()
 
@@ -144,7 +144,7 @@ class PrioritizedReplay(Replay):
         chance = self.tree.get(leaf)
         beta, device = self.beta, self.streams.device
         # (N p / total)^-beta over its maximum: N and the total cancel.
-        least = chance.min() if self.priority.weights_over == "batch" else self.tree.least
+        least = chance.min() if self.priority.normalize_weights_by == "batch" else self.tree.least
         self.least_drawn = float(least)  # for whoever puts this batch beside those of other replays
         weight = torch.from_numpy(((chance / least) ** -beta).astype(np.float32))
         self.batches += 1
@@ -152,7 +152,7 @@ class PrioritizedReplay(Replay):
         return self.windows.transitions(place.to(device), weight.to(device), self.drawn)
 
     @property
-    def age(self) -> float:
+    def sample_age(self) -> float:
         """Rows that came since those of the last batch did, on average over it; of all streams together."""
         if not len(self.drawn):
             return 0.0
@@ -163,7 +163,7 @@ class PrioritizedReplay(Replay):
     def beta(self) -> float:
         """The exponent of the next batch's weights."""
         how = self.priority
-        share = min(1.0, self.batches / how.beta_batches) if how.beta_batches else 0.0
+        share = min(1.0, self.batches / how.beta_anneal_batches) if how.beta_anneal_batches else 0.0
         return how.beta + share * (how.beta_end - how.beta)
 
     def _numbers(self, leaf: Array) -> Tensor:
@@ -217,7 +217,7 @@ class PrioritizedReplay(Replay):
             self.waiting.reshape(streams, length)[:, : waiting.shape[1]] = waiting
         else:
             self._enter_all(whole)
-        self.tree = SumTree(self.capacity, self.priority.weights_over == "buffer")
+        self.tree = SumTree(self.capacity, self.priority.normalize_weights_by == "buffer")
         self.tree.set(np.arange(self.capacity), whole.reshape(-1))
         return dropped
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from troop.core.batch import NStep, Rows
+from troop.core.batch import NStep, Rollout
 
 
 class RewardScale:
@@ -24,7 +24,7 @@ class RewardScale:
         self.mean, self.var = torch.zeros((), device=device), torch.ones((), device=device)
         self.count, self.largest = torch.zeros((), device=device), torch.zeros((), device=device)
 
-    def add(self, piece: Rows) -> None:
+    def add(self, piece: Rollout) -> None:
         """Run the returns over new rows; closing rows are none."""
         streams = piece.streams.to(self.returns.device)
         for reward, ended, closing in zip(
@@ -45,7 +45,7 @@ class RewardScale:
         self.var = self.var * (1 - share) + spread * share + delta.square() * share * (1 - share)
         self.mean, self.count = self.mean + delta * share, total
 
-    def cut(self, streams: Tensor | None = None) -> None:
+    def end_streams(self, streams: Tensor | None = None) -> None:
         """The episodes of these streams, or all, end here."""
         self.returns[slice(None) if streams is None else streams.to(self.returns.device)] = 0.0
 

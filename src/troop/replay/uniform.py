@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from troop.core.batch import NStep, Rows, Transition
+from troop.core.batch import NStep, Rollout, Transition
 from troop.core.env import EnvSpec
-from troop.replay import kernels, on_device
-from troop.replay.streams import Streams
-from troop.replay.windows import Windows
+from troop.replay.storage import kernels, kernels_torch
+from troop.replay.storage.n_step import NStepSampler
+from troop.replay.storage.ring import RingStorage
 
 
 @dataclass(frozen=True)
-class Size:
+class ReplaySize:
     """How much is kept, where, and how much must be there before the first batch."""
 
     length: int  # rows per stream
@@ -24,13 +24,15 @@ class Size:
     folder: str = ""  # where to keep it if not in memory
 
 
-class Replay:
+class UniformReplay:
     """A Sink and Source: keeps the newest rows of each stream, draws n-step Transitions uniformly."""
 
-    def __init__(self, spec: EnvSpec, experience: NStep, size: Size, seed: int, device: str = "cpu") -> None:
+    def __init__(
+        self, spec: EnvSpec, experience: NStep, size: ReplaySize, seed: int, device: str = "cpu"
+    ) -> None:
         self.experience, self.size = experience, size
-        self.streams = Streams(spec, spec.envs, size.length, device, size.folder)
-        self.windows = Windows(self.streams, experience)
+        self.streams = RingStorage(spec, spec.envs, size.length, device, size.folder)
+        self.windows = NStepSampler(self.streams, experience)
         self.generator = torch.Generator(device).manual_seed(seed)
 
     def __len__(self) -> int:
@@ -43,21 +45,21 @@ class Replay:
         return self.streams.streams * self.streams.length
 
     @property
-    def age(self) -> float:
+    def sample_age(self) -> float:
         """Rows that came since those of a batch did, on average: half of what is held."""
         return len(self) / 2
 
-    def add(self, piece: Rows) -> None:
+    def add(self, piece: Rollout) -> None:
         """Append to the streams; the oldest rows give way."""
         self.streams.add(piece)
         if self.windows.scale is not None:
             self.windows.scale.add(piece)
 
-    def cut(self, streams: Tensor | None = None) -> None:
+    def end_streams(self, streams: Tensor | None = None) -> None:
         """The envs of these streams, or all, were reset by force: no window may reach across."""
-        self.streams.cut(streams)
+        self.streams.end_streams(streams)
         if self.windows.scale is not None:
-            self.windows.scale.cut(streams)
+            self.windows.scale.end_streams(streams)
 
     def ready(self) -> bool:
         """Whether the warm-up is over and there is a complete window."""
@@ -79,7 +81,7 @@ class Replay:
         how = (streams.length, self.experience.n, streams.margin)
         if device.type != "cpu":
             heads = torch.from_numpy(streams.heads).to(device)
-            return on_device.draw(random[:-1], random[-1] / 2**62, heads, *how, streams.flags)
+            return kernels_torch.draw(random[:-1], random[-1] / 2**62, heads, *how, streams.flags)
         place = torch.empty(rows, dtype=torch.int64)
         share = int(random[-1]) / 2**62
         missing = kernels.draw(

@@ -7,17 +7,17 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from troop.core.batch import Rows
-from troop.core.flow import Intake, Recorder, WeightSource
-from troop.core.remote import Future, later
+from troop.core.batch import Rollout
+from troop.core.flow import RateLimitedSink, Recorder, WeightSource
+from troop.core.remote import Future, call_async
 from troop.core.role import Metrics
 from troop.roles.collector import Collector
-from troop.roles.duet import Duet
-from troop.roles.way import Way
-from troop.roles.weights import take
+from troop.roles.replay_sender import ReplaySender
+from troop.roles.sampler import DoubleBufferedSampler
+from troop.roles.weights import load_weights
 
 
-class Remembering(Recorder, Protocol):
+class StatefulRecorder(Recorder, Protocol):
     """A Recorder that holds rows back."""
 
     @property
@@ -34,20 +34,22 @@ class Remembering(Recorder, Protocol):
         ...
 
 
-class Hands:
+class Sampler:
     """One collector, or two in turn, and the policy they share."""
 
-    def __init__(self, policy: nn.Module, collectors: list[Collector], recorders: list[Remembering]) -> None:
+    def __init__(
+        self, policy: nn.Module, collectors: list[Collector], recorders: list[StatefulRecorder]
+    ) -> None:
         self.policy, self.collectors, self.recorders = policy, collectors, recorders
-        self._duet: Duet | None = None
+        self._duet: DoubleBufferedSampler | None = None
 
-    def step(self) -> tuple[list[Rows], Metrics]:
+    def step(self) -> tuple[list[Rollout], Metrics]:
         """One vector step: pieces that are finished, and what is to be reported."""
         if len(self.collectors) == 1:
-            self.collectors[0].begin()
-            return self.collectors[0].finish()
+            self.collectors[0].send()
+            return self.collectors[0].recv()
         if self._duet is None:  # not before the first weights are there: it acts at once
-            self._duet = Duet(*self.collectors)
+            self._duet = DoubleBufferedSampler(*self.collectors)
         return self._duet.step()
 
     def streams(self) -> list[Tensor]:
@@ -58,10 +60,10 @@ class Hands:
         """How much its rows explore, on average."""
         return torch.cat([collector.explore for collector in self.collectors]).mean()
 
-    def anew(self, number: int) -> None:
+    def new_episodes(self, number: int) -> None:
         """Other episodes than those this actor began with, when it joins a run that is under way."""
         for collector in self.collectors:
-            collector.load_state_dict({"renewals": number, "envs": 0, "env_steps": collector.env_steps})
+            collector.load_state_dict({"recreations": number, "envs": 0, "env_steps": collector.env_steps})
 
     def close(self) -> None:
         """Let the envs go."""
@@ -70,7 +72,7 @@ class Hands:
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands; of two in turn one is always in mid-step, so nothing is kept of them."""
-        if len(self.collectors) > 1 or not self.collectors[0].world.renewal:
+        if len(self.collectors) > 1 or not self.collectors[0].world.recreate_every:
             return {"env_steps": [collector.env_steps for collector in self.collectors]}
         return {
             "collector": self.collectors[0].state_dict(),
@@ -98,14 +100,14 @@ class Actor:
     With a `sync` of 0 it looks for weights in every step, also while it may not act.
     """
 
-    expendable = True  # after a death it starts new episodes
+    restart_fresh = True  # after a death it starts new episodes
 
-    def __init__(self, hands: Hands, store: Intake, weights: WeightSource, sync: int) -> None:
-        self.hands, self.store, self.weights, self.sync = hands, store, weights, sync
+    def __init__(self, sampler: Sampler, store: RateLimitedSink, weights: WeightSource, sync: int) -> None:
+        self.sampler, self.store, self.weights, self.sync = sampler, store, weights, sync
         self.version, self.env_steps, self.due = -1, 0, 0
         self.fresh = True  # whether its streams must be cut before the next piece
         self._newest: Future[tuple[int, dict[str, Tensor]] | None] | None = None
-        self._way = Way(store)
+        self._way = ReplaySender(store)
         self._pulled: Metrics = {}  # since it last acted
 
     def step(self) -> Metrics | None:
@@ -113,7 +115,7 @@ class Actor:
         self._pulled |= self._pull()
         if self.version < 0 or not self._way.open():
             return None
-        pieces, metrics = self.hands.step()
+        pieces, metrics = self.sampler.step()
         self.env_steps += int(metrics["count/env_steps"])
         for piece in pieces:
             self._send(piece)
@@ -132,7 +134,7 @@ class Actor:
 
     def _ask(self) -> None:
         if self._newest is None and self.env_steps >= self.due:
-            self._newest = later(self.weights.latest, self.version)
+            self._newest = call_async(self.weights.latest, self.version)
             self.due = self.env_steps + self.sync
 
     def _taken(self, newest: tuple[int, dict[str, Tensor]] | None) -> Metrics:
@@ -141,36 +143,36 @@ class Actor:
                 self.due = self.env_steps  # nothing was published yet: ask again
             return {}
         before, (self.version, weights) = self.version, newest
-        take(self.hands.policy, weights)
+        load_weights(self.sampler.policy, weights)
         if before >= 0:
             lag = max(0, self.version - before)  # a source that was restored may know less than who asks
-            return {"policy/lag": lag, "actor/explore": self.hands.explore()}
+            return {"policy/lag": lag, "actor/explore": self.sampler.explore()}
         if self.version > 0:
-            self.hands.anew(self.version)
+            self.sampler.new_episodes(self.version)
         return {}
 
-    def _send(self, piece: Rows) -> None:
+    def _send(self, piece: Rollout) -> None:
         if self.fresh:
-            for streams in self.hands.streams():
-                self._way.cut(streams)
+            for streams in self.sampler.streams():
+                self._way.end_streams(streams)
             self.fresh = False
         self._way.send(piece)
 
     def close(self) -> None:
         """Let the envs go."""
-        self.hands.close()
+        self.sampler.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands."""
         counts = {"version": self.version, "env_steps": self.env_steps, "due": self.due, "fresh": self.fresh}
-        return {"hands": self.hands.state_dict(), "counts": counts}
+        return {"sampler": self.sampler.state_dict(), "counts": counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where it stood, or in new episodes."""
         self.env_steps = int(state["counts"]["env_steps"])
         self.due = self.env_steps
-        self._way.doubt()
-        if self.hands.load_state_dict(state["hands"]):
+        self._way.invalidate()
+        if self.sampler.load_state_dict(state["sampler"]):
             counts = state["counts"]
             self.version, self.due, self.fresh = (
                 int(counts["version"]),

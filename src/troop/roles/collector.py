@@ -11,34 +11,36 @@ import torch
 from torch import Tensor
 
 from troop.core.algorithm import Policy
-from troop.core.batch import Rows
+from troop.core.batch import Rollout
 from troop.core.env import Step, VectorEnv
 from troop.core.exploration import Exploration
 from troop.core.flow import Recorder
-from troop.core.program import derived
+from troop.core.program import derive_seed
 from troop.core.role import Metrics
 
 
 @dataclass(frozen=True)
-class World:
+class EnvFactory:
     """How to make the env, and how long its actions are remembered so that it can be made again.
 
     A simulator's state cannot be saved. It is restored by making the env from its seed and playing the
-    same actions again; so that this stays short, the env is made anew every `renewal` vector steps
+    same actions again; so that this stays short, the env is made anew every `recreate_every` vector steps
     (0: never, and a resumed run starts new episodes).
     """
 
     make: Callable[[int], VectorEnv]
     seed: int
-    renewal: int = 0
+    recreate_every: int = 0
 
 
 class Collector:
-    """Acts in its env and hands over rows; `begin` and `finish` let other work happen while the env steps."""
+    """Acts in its env and hands over rows; `send` and `recv` let other work happen while the env steps."""
 
-    def __init__(self, world: World, policy: Policy, recorder: Recorder, exploration: Exploration) -> None:
+    def __init__(
+        self, world: EnvFactory, policy: Policy, recorder: Recorder, exploration: Exploration
+    ) -> None:
         self.world, self.policy, self.recorder, self.exploration = world, policy, recorder, exploration
-        self.renewals = 0
+        self.recreations = 0
         self.env, self.now = self._world_made()
         rows = self.now.reward.shape[0]
         self.state = policy.initial_state(rows)
@@ -49,27 +51,27 @@ class Collector:
         self.envs = rows
 
     def _world_made(self) -> tuple[VectorEnv, Step]:
-        seed = derived(self.world.seed, f"world {self.renewals}")
+        seed = derive_seed(self.world.seed, f"world {self.recreations}")
         env = self.world.make(seed)
         return env, env.reset(seed)
 
-    def choose(self) -> Tensor:
+    def act(self) -> Tensor:
         """Act on what the env last showed: the action to send."""
         acted = self.policy.act(self.now.obs, self.state, self.explore)
         self.state = acted.state
-        self.recorder.acted(self.now.obs, acted)
-        if self.world.renewal:
+        self.recorder.on_action(self.now.obs, acted)
+        if self.world.recreate_every:
             self.actions.append(acted.action)
         return acted.action
 
-    def begin(self) -> None:
+    def send(self) -> None:
         """Act on what the env last showed and send it off."""
-        self.env.send(self.choose())
+        self.env.send(self.act())
 
-    def finish(self) -> tuple[list[Rows], Metrics]:
+    def recv(self) -> tuple[list[Rollout], Metrics]:
         """Take the env's answer: pieces of experience, and what is to be reported."""
         self.now = step = self.env.recv()
-        pieces = self.recorder.came(step)
+        pieces = self.recorder.on_step(step)
         acted = _count(step.valid)
         self.env_steps += acted
         metrics: Metrics = {"count/env_steps": acted}
@@ -84,14 +86,14 @@ class Collector:
             self.returns[ended] = 0.0
             begun = ended if begun is None else begun
         self.explore = self.exploration.at(self.explore, begun, self.env_steps)
-        if self.world.renewal and len(self.actions) >= self.world.renewal:
+        if self.world.recreate_every and len(self.actions) >= self.world.recreate_every:
             pieces += self.recorder.flush(step.obs)
             self._renew()
         return pieces, metrics
 
     def _renew(self) -> None:
         self.env.close()
-        self.renewals += 1
+        self.recreations += 1
         self.env, self.now = self._world_made()
         self.actions.clear()
         self.returns.zero_()
@@ -105,7 +107,7 @@ class Collector:
         """What is needed to stand at the same point of the same episodes."""
         return {
             "actions": torch.stack(self.actions) if self.actions else None,
-            "renewals": self.renewals,
+            "recreations": self.recreations,
             "explore": self.explore,
             "returns": self.returns,
             "obs": dict(self.now.obs),
@@ -115,9 +117,9 @@ class Collector:
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Play the same actions again; False if that did not lead back, and new episodes began instead."""
-        self.renewals, self.env_steps = int(state["renewals"]), int(state.get("env_steps", 0))
-        if int(state["envs"]) != self.envs or not self.world.renewal:
-            self.renewals += 1  # a fresh seed: the old episodes are not to be seen twice
+        self.recreations, self.env_steps = int(state["recreations"]), int(state.get("env_steps", 0))
+        if int(state["envs"]) != self.envs or not self.world.recreate_every:
+            self.recreations += 1  # a fresh seed: the old episodes are not to be seen twice
             self.env.close()
             self.env, self.now = self._world_made()
             return False

@@ -9,34 +9,34 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from troop.core.algorithm import Algorithm, Half
+from troop.core.algorithm import Algorithm, PartialLearner
 from troop.core.batch import Transition
-from troop.core.config import ranged
+from troop.core.config import bounded
 from troop.core.errors import TrainingFault
 from troop.core.flow import Source, WeightSink, WeightSource
-from troop.core.remote import Ahead, tell
+from troop.core.remote import Prefetch, send
 from troop.core.role import Metrics
 from troop.roles.weights import Subscription
 
-PATIENCE = 10  # updates in a row that may be skipped for a loss that is not finite
+MAX_CONSECUTIVE_SKIPS = 10  # updates in a row that may be skipped for a loss that is not finite
 
 
 @dataclass(frozen=True)
-class Pace:
+class LearnerConfig:
     """How a learner draws and tells."""
 
-    batch: int = ranged(512, low=1)
+    batch_size: int = bounded(512, low=1)
     """Rows per update."""
-    ahead: int = ranged(4, low=1, high=64)
+    prefetch: int = bounded(4, low=1, high=64)
     """Batches asked for before they are wanted, so that the learner never waits for one."""
-    publish: int = ranged(10, low=1)
+    publish_every: int = bounded(10, low=1)
     """Updates between two publications of the policy."""
-    write_back: int = ranged(1, low=1)
+    priority_update_every: int = bounded(1, low=1)
     """Updates whose priorities go back in one message."""
 
 
 @dataclass(frozen=True)
-class Follow:
+class PeerWeights:
     """What a learner of one half of an algorithm is told of the other."""
 
     source: WeightSource  # of the other half's net
@@ -56,17 +56,17 @@ class Learner:
         algorithm: Algorithm[Transition],
         source: Source,
         weights: WeightSink | None,
-        pace: Pace,
+        config: LearnerConfig,
         device: str = "cpu",
-        follow: Follow | None = None,
+        follow: PeerWeights | None = None,
     ) -> None:
-        self.algorithm, self.source, self.weights, self.pace = algorithm, source, weights, pace
+        self.algorithm, self.source, self.weights, self.config = algorithm, source, weights, config
         self.follow, self.other = follow, _subscribed(algorithm, follow)
         self.of = "policy" if follow is None else follow.name
         self.device = torch.device(device)
-        self.batches = Ahead(source.sample, pace.batch).deep(pace.ahead)
+        self.batches = Prefetch(source.sample, config.batch_size).deep(config.prefetch)
         self.updates = 0
-        self._surprises: list[tuple[Tensor, Tensor]] = []
+        self._pending_priorities: list[tuple[Tensor, Tensor]] = []
         self._published = -1
         self._heard: Metrics = {}  # of the other half, since the last update
 
@@ -81,7 +81,7 @@ class Learner:
         self.updates += 1
         if batch.index is not None and outcome.priority is not None:
             self._reprioritize(batch.index, outcome.priority)
-        if self.weights is not None and self.updates - self._published >= self.pace.publish:
+        if self.weights is not None and self.updates - self._published >= self.config.publish_every:
             self._publish()
         self._check()
         heard, self._heard = self._heard, {}
@@ -98,23 +98,26 @@ class Learner:
 
     def _publish(self) -> None:
         assert self.weights is not None
-        tell(self.weights.publish, self.updates, self.algorithm.publishes.state_dict())
+        send(self.weights.publish, self.updates, self.algorithm.publishes.state_dict())
         self._published = self.updates
 
     def _reprioritize(self, index: Tensor, priority: Tensor) -> None:
         priority = priority.detach().cpu()
         if priority.isfinite().all():  # an update that was skipped says nothing of its rows
-            self._surprises.append((index.cpu(), priority))
-        if len(self._surprises) >= self.pace.write_back:
-            indices, priorities = zip(*self._surprises, strict=True)
-            tell(self.source.reprioritize, torch.cat(indices), torch.cat(priorities))
-            self._surprises.clear()
+            self._pending_priorities.append((index.cpu(), priority))
+        if len(self._pending_priorities) >= self.config.priority_update_every:
+            indices, priorities = zip(*self._pending_priorities, strict=True)
+            send(self.source.reprioritize, torch.cat(indices), torch.cat(priorities))
+            self._pending_priorities.clear()
 
     def _check(self) -> None:
         # Read rarely: on a GPU each look waits for everything queued before it.
-        if self.updates % PATIENCE == 0 and self.algorithm.skipped_in_row >= PATIENCE:
+        if (
+            self.updates % MAX_CONSECUTIVE_SKIPS == 0
+            and self.algorithm.consecutive_skips >= MAX_CONSECUTIVE_SKIPS
+        ):
             raise TrainingFault(
-                f"{int(self.algorithm.skipped_in_row)} updates in a row had a NaN or infinite loss, "
+                f"{int(self.algorithm.consecutive_skips)} updates in a row had a NaN or infinite loss, "
                 f"up to update {self.updates:,}; lower the learning rates, or look at the env's rewards."
             )
 
@@ -143,13 +146,15 @@ class Learner:
         if self.other is not None:
             self.other.version = int(state["counts"]["followed"])
 
-    def cut(self) -> None:
+    def on_restart(self) -> None:
         """Rebuilt after a death: whatever others act with by now, this is the policy that goes on."""
         self._published = -1
 
 
-def _subscribed(algorithm: Algorithm[Transition], follow: Follow | None) -> Subscription | None:
-    return None if follow is None else Subscription(follow.source, cast(Half, algorithm).follows)
+def _subscribed(algorithm: Algorithm[Transition], follow: PeerWeights | None) -> Subscription | None:
+    return (
+        None if follow is None else Subscription(follow.source, cast(PartialLearner, algorithm).peer_module)
+    )
 
 
 def _moved(batch: Transition, device: torch.device) -> Transition:

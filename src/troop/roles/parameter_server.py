@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from troop.core.config import ranged
+from troop.core.config import bounded
 from troop.core.role import Metrics
 
 
 @dataclass(frozen=True)
-class Rule:
+class AdaGradConfig:
     """How a server takes gradients: AdaGrad (Duchi et al. 2011), and none that are too old."""
 
-    lr: float = ranged(1e-3, above=0)
-    eps: float = ranged(1e-8, above=0)
+    lr: float = bounded(1e-3, above=0)
+    eps: float = bounded(1e-8, above=0)
     """Added to the root of the summed squares; with `first` it decides how long the first steps are."""
-    first: float = ranged(0.0, low=0)
+    initial_accumulator_value: float = bounded(0.0, low=0)
     """What the sums of squares begin with: above 0 the first steps are no longer than others."""
-    staleness: int | None = ranged(None, low=0)
+    max_staleness: int | None = bounded(None, low=0)
     """A gradient is dropped if the parameters moved more often than this since they were fetched."""
 
 
@@ -35,7 +35,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class Versioned:
     """Parameters, and the version they are of."""
 
     version: int
@@ -49,23 +49,23 @@ class ParameterServer:
     what the first to enter has.
     """
 
-    def __init__(self, rule: Rule, name: str = "server") -> None:
-        self.rule, self.name = rule, name
+    def __init__(self, config: AdaGradConfig, name: str = "server") -> None:
+        self.config, self.name = config, name
         self.slices: dict[int, Slice] = {}
         self.counts = {"applied": 0, "dropped_stale": 0, "dropped_outlier": 0}
         self.delay = 0.0  # of applied gradients, a running mean
 
-    def enter(self, which: int, parameters: Tensor) -> Fetched:
+    def register(self, which: int, parameters: Tensor) -> Versioned:
         """The newest parameters of optimizer number `which`; those given, if there are none yet."""
         held = self.slices.get(which)
         if held is None:
-            squares = torch.full_like(parameters, self.rule.first)
+            squares = torch.full_like(parameters, self.config.initial_accumulator_value)
             held = self.slices[which] = Slice(parameters.detach().clone(), squares)
-        return Fetched(held.version, held.parameters)
+        return Versioned(held.version, held.parameters)
 
-    def exchange(
+    def push_pull(
         self, which: int, gradient: Tensor | None, version: int, outlier: bool = False
-    ) -> Fetched | None:
+    ) -> Versioned | None:
         """Step down a gradient of parameters of `version`, unless that is too old; the newest parameters.
 
         Without a gradient (it was an `outlier` or no number) they are only fetched. None if there are none:
@@ -74,7 +74,7 @@ class ParameterServer:
         held = self.slices.get(which)
         if held is None:
             return None
-        delay, most = held.version - version, self.rule.staleness
+        delay, most = held.version - version, self.config.max_staleness
         # A version of the future: the server went back to a checkpoint, and those parameters are gone.
         fresh = delay >= 0 and (most is None or delay <= most)
         self.counts["dropped_outlier"] += outlier
@@ -83,12 +83,12 @@ class ParameterServer:
         if gradient is not None and fresh:
             self.delay += 0.01 * (delay - self.delay)
             self._descend(held, gradient)
-        return Fetched(held.version, held.parameters)
+        return Versioned(held.version, held.parameters)
 
     @torch.no_grad()
     def _descend(self, held: Slice, gradient: Tensor) -> None:
         held.squares.addcmul_(gradient, gradient)
-        held.parameters.addcdiv_(gradient, held.squares.sqrt().add_(self.rule.eps), value=-self.rule.lr)
+        held.parameters.addcdiv_(gradient, held.squares.sqrt().add_(self.config.eps), value=-self.config.lr)
         held.version += 1
 
     def gauges(self) -> Metrics:

@@ -10,41 +10,41 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from troop.core.config import ranged
+from troop.core.config import bounded
 from troop.core.peers import MakeOptimizer
-from troop.core.remote import later
-from troop.roles.parameter_server import Fetched, ParameterServer
+from troop.core.remote import call_async
+from troop.roles.parameter_server import ParameterServer, Versioned
 
 
 @dataclass(frozen=True)
-class Outliers:
+class OutlierConfig:
     """Which losses are out of the ordinary: such a gradient is not sent (Gorila, section 4.2)."""
 
-    deviations: float = ranged(4.0, low=0)
+    max_deviations: float = bounded(4.0, low=0)
     """Standard deviations above the running mean; 0 sends everything."""
-    decay: float = ranged(0.99, low=0, below=1)
+    decay: float = bounded(0.99, low=0, below=1)
     """Of the running mean and variance."""
-    least: int = ranged(100, low=1)
+    min_losses: int = bounded(100, low=1)
     """Losses seen before any is refused."""
 
 
-class Judge:
+class OutlierFilter:
     """Keeps the running mean and variance of a learner's losses; losses it refuses count, cut to its bound.
 
     So a level that rises for good is taken in: the bound moves up with every refusal.
     """
 
-    def __init__(self, rule: Outliers) -> None:
-        self.rule = rule
+    def __init__(self, config: OutlierConfig) -> None:
+        self.config = config
         self.state = torch.zeros(3)  # seen, mean, variance
 
     def refuses(self, loss: float) -> bool:
         """Whether this loss is an outlier; it is taken into the statistics either way."""
         seen, mean, variance = self.state.tolist()
-        bound = mean + self.rule.deviations * variance**0.5
-        outlier = bool(self.rule.deviations) and seen >= self.rule.least and loss > bound
+        bound = mean + self.config.max_deviations * variance**0.5
+        outlier = bool(self.config.max_deviations) and seen >= self.config.min_losses and loss > bound
         loss = min(loss, bound) if outlier else loss
-        share = max(1 - self.rule.decay, 1 / (seen + 1))  # a plain mean until there is enough to run
+        share = max(1 - self.config.decay, 1 / (seen + 1))  # a plain mean until there is enough to run
         away = loss - mean
         self.state = torch.tensor(
             [seen + 1, mean + share * away, (1 - share) * (variance + share * away * away)]
@@ -63,14 +63,18 @@ class Shared(Optimizer):
     loss: Tensor | None = None
 
     def __init__(
-        self, parameters: list[nn.Parameter], number: int, servers: Sequence[ParameterServer], rule: Outliers
+        self,
+        parameters: list[nn.Parameter],
+        number: int,
+        servers: Sequence[ParameterServer],
+        config: OutlierConfig,
     ) -> None:
         super().__init__(parameters, {"lr": 0.0})
         assert len(parameters) == 1, "the parameters of a learner come as one tensor"
-        self.whole, self.number, self.servers, self.rule = parameters[0], number, servers, rule
+        self.whole, self.number, self.servers, self.config = parameters[0], number, servers, config
         size, count = len(self.whole), len(servers)
         self.ends = [size * (i + 1) // count for i in range(count)]
-        self.judge = Judge(rule)
+        self.judge = OutlierFilter(config)
         self.replaced = False  # the parameters were replaced by another learner's since `turned` was asked
         self.turned_at = 0
 
@@ -90,8 +94,8 @@ class Shared(Optimizer):
         assert self.whole.grad is not None and versions is not None
         gradients = self._parts(self.whole.grad)
         asked = [
-            later(
-                server.exchange,
+            call_async(
+                server.push_pull,
                 self.number,
                 None if broken or outlier else gradient.cpu(),
                 int(version),
@@ -112,13 +116,15 @@ class Shared(Optimizer):
         """Whether the parameters one has are those of the servers, after they are."""
         before = self.whole.detach().clone()
         parts = [part.cpu() for part in self._parts(before)]
-        asked = [later(s.enter, self.number, part) for s, part in zip(self.servers, parts, strict=True)]
+        asked = [
+            call_async(s.register, self.number, part) for s, part in zip(self.servers, parts, strict=True)
+        ]
         self._take([answer.result() for answer in asked])
         same = torch.equal(before, self.whole)
         self.replaced |= not same
         return same
 
-    def _take(self, fetched: list[Fetched | None]) -> None:
+    def _take(self, fetched: list[Versioned | None]) -> None:
         if any(part is None for part in fetched):  # a server came back with nothing: begin with what is here
             self.state.pop(self.whole, None)
             self._entered()
@@ -131,7 +137,7 @@ class Shared(Optimizer):
     def _parts(self, whole: Tensor) -> list[Tensor]:
         return [whole[begin:end] for begin, end in zip([0, *self.ends], self.ends, strict=False)]
 
-    def turned(self, period: int) -> bool:
+    def period_elapsed(self, period: int) -> bool:
         """Whether the servers' count has passed a multiple of `period` since this was last asked."""
         now = 0 if self.versions is None else int(self.versions[0])
         turned = now // period != self.turned_at // period or self.replaced
@@ -150,12 +156,12 @@ class Shared(Optimizer):
 class ServerPeers:
     """The other copies of a learner, met at parameter servers, each with a range of the parameters."""
 
-    def __init__(self, servers: Sequence[ParameterServer], outliers: Outliers) -> None:
+    def __init__(self, servers: Sequence[ParameterServer], outliers: OutlierConfig) -> None:
         self.servers, self.outliers = servers, outliers
         self.optimizers: list[Shared] = []
 
     def optimizer(self, parameters: list[nn.Parameter], make: MakeOptimizer) -> Optimizer:
-        """One whose steps are made at the servers, by their own rule; `make` is not asked."""
+        """One whose steps are made at the servers, by their own config; `make` is not asked."""
         made = Shared(parameters, len(self.optimizers), self.servers, self.outliers)
         self.optimizers.append(made)
         return made
@@ -164,6 +170,6 @@ class ServerPeers:
         """Just `x`: nobody waits for the others."""
         return x
 
-    def turned(self, updates: int, period: int) -> bool:
+    def period_elapsed(self, updates: int, period: int) -> bool:
         """By the count of the servers, so that all copies turn at the same one."""
-        return self.optimizers[0].turned(period)
+        return self.optimizers[0].period_elapsed(period)

@@ -9,23 +9,23 @@ from torch import Tensor
 
 from troop.core.algorithm import Algorithm
 from troop.core.batch import Transition
-from troop.core.config import ranged
+from troop.core.config import bounded
 from troop.core.errors import TrainingFault
 from troop.core.exploration import Exploration
-from troop.core.flow import Recorder, Store
+from troop.core.flow import Recorder, ReplayBuffer
 from troop.core.role import Metrics
-from troop.roles.collector import Collector, World
+from troop.roles.collector import Collector, EnvFactory
 
-PATIENCE = 10  # updates in a row that may be skipped for a loss that is not finite
+MAX_CONSECUTIVE_SKIPS = 10  # updates in a row that may be skipped for a loss that is not finite
 
 
 @dataclass(frozen=True)
-class Rhythm:
+class UpdateSchedule:
     """How much is learned per vector step."""
 
-    batch: int = ranged(32_768, low=1)
+    batch_size: int = bounded(32_768, low=1)
     """Rows per update, drawn equally from all envs."""
-    updates: int = ranged(2, low=0)
+    updates_per_step: int = bounded(2, low=0)
     """Critic updates per vector step; 0 only collects."""
     overlap: bool = False
     """Learn while the simulator steps; the batch then misses the newest row."""
@@ -36,16 +36,16 @@ class Trainer:
 
     def __init__(
         self,
-        world: World,
+        world: EnvFactory,
         algorithm: Algorithm[Transition],
         recorder: Recorder,
-        store: Store,
+        store: ReplayBuffer,
         exploration: Exploration,
-        rhythm: Rhythm,
+        schedule: UpdateSchedule,
         save_store: bool = True,
         store_name: str = "replay",
     ) -> None:
-        self.algorithm, self.store, self.rhythm = algorithm, store, rhythm
+        self.algorithm, self.store, self.schedule = algorithm, store, schedule
         self.collector = Collector(world, algorithm.publishes, recorder, exploration)  # type: ignore[arg-type]
         self.save_store, self.store_name = save_store, store_name
         self.version = 0
@@ -53,23 +53,23 @@ class Trainer:
 
     def step(self) -> Metrics:
         """One vector step and its updates."""
-        self.collector.begin()
-        if self.rhythm.overlap:
+        self.collector.send()
+        if self.schedule.overlap:
             learned = self._learn()
             return self._collect() | learned
         collected = self._collect()
         return collected | self._learn()
 
     def _collect(self) -> Metrics:
-        pieces, metrics = self.collector.finish()
+        pieces, metrics = self.collector.recv()
         for piece in pieces:
             self.store.add(piece)
         return metrics
 
     def _learn(self) -> Metrics:
         metrics: Metrics = {}
-        for _ in range(self.rhythm.updates):
-            batch = self.store.sample(self.rhythm.batch)
+        for _ in range(self.schedule.updates_per_step):
+            batch = self.store.sample(self.schedule.batch_size)
             if batch is None:
                 break  # warming up
             outcome = self.algorithm.update(batch)
@@ -81,9 +81,12 @@ class Trainer:
             self.version += 1
             metrics["count/updates"] = int(metrics.get("count/updates", 0)) + 1
             # Read rarely: on a GPU each look waits for everything queued before it.
-            if self.version % PATIENCE == 0 and self.algorithm.skipped_in_row >= PATIENCE:
+            if (
+                self.version % MAX_CONSECUTIVE_SKIPS == 0
+                and self.algorithm.consecutive_skips >= MAX_CONSECUTIVE_SKIPS
+            ):
                 raise TrainingFault(
-                    f"{int(self.algorithm.skipped_in_row)} updates in a row had a NaN or infinite loss, "
+                    f"{int(self.algorithm.consecutive_skips)} updates in a row had a NaN or infinite loss, "
                     f"up to update {self.version:,}; lower the learning rates, or look at the env's rewards."
                 )
         return metrics
@@ -101,7 +104,7 @@ class Trainer:
 
     def gauges(self) -> Metrics:
         """What is worth showing but not counting."""
-        read = {"rows": len(self.store), "capacity": self.store.capacity, "age": self.store.age}
+        read = {"rows": len(self.store), "capacity": self.store.capacity, "age": self.store.sample_age}
         return {f"{self.store_name}/{what}": value for what, value in read.items()}
 
     def close(self) -> None:
@@ -128,5 +131,5 @@ class Trainer:
                 f"dropped {dropped:,} replay rows that have no place with these envs and capacity"
             )
         if not self.collector.load_state_dict(state["collector"]):
-            self.store.cut()
+            self.store.end_streams()
             self.notes.append("the episodes under way were dropped; all envs start new ones")

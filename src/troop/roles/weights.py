@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from troop.core.flow import WeightSource
-from troop.core.remote import Future, borrowing, later, readonly
+from troop.core.remote import Future, call_async, readonly, zero_copy
 
 
 class Weights:
@@ -19,7 +19,7 @@ class Weights:
         self.version = -1
         self.weights: dict[str, Tensor] = {}
 
-    @borrowing
+    @zero_copy
     @torch.no_grad()
     def publish(self, updates: int, weights: dict[str, Tensor]) -> None:
         """The policy after this many updates takes the place of the last.
@@ -47,7 +47,7 @@ class Weights:
         self.version, self.weights = int(state["version"]), dict(state["weights"])
 
 
-def take(net: nn.Module, weights: dict[str, Tensor]) -> None:
+def load_weights(net: nn.Module, weights: dict[str, Tensor]) -> None:
     """What net.load_state_dict does, in a third of the time: weights come many times a second."""
     own = net.state_dict()
     same = own.keys() == weights.keys() and all(own[name].shape == x.shape for name, x in weights.items())
@@ -68,16 +68,16 @@ class Subscription:
     def refresh(self) -> int | None:
         """Take newer weights if they are there; by how many updates the net was behind."""
         if self._asked is None:
-            self._asked = later(self.source.latest, self.version)
+            self._asked = call_async(self.source.latest, self.version)
         if not self._asked.ready():
             return None
         newest = self._asked.result()
         if newest is None:
-            self._asked = later(self.source.latest, self.version)
+            self._asked = call_async(self.source.latest, self.version)
             return None
         before, (self.version, weights) = self.version, newest
-        self._asked = later(self.source.latest, self.version)
-        take(self.net, weights)
+        self._asked = call_async(self.source.latest, self.version)
+        load_weights(self.net, weights)
         if before < 0:
             return None
         lag = max(0, self.version - before)  # a source that was restored may know less than who asks

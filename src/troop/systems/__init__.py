@@ -3,7 +3,7 @@
 from troop.systems.apex import Apex
 from troop.systems.gorila import Gorila
 from troop.systems.pql import PQL
-from troop.systems.setting import Evaluation, Setting
+from troop.systems.settings import Evaluation, RunSettings
 from troop.systems.sync import Sync
 
-__all__ = ["PQL", "Apex", "Evaluation", "Gorila", "Setting", "Sync"]
+__all__ = ["PQL", "Apex", "Evaluation", "Gorila", "RunSettings", "Sync"]

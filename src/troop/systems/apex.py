@@ -12,20 +12,28 @@ from typing import Literal
 
 from troop.core.algorithm import AlgorithmConfig
 from troop.core.batch import NStep, Transition
-from troop.core.config import ranged
+from troop.core.config import bounded
 from troop.core.env import EnvConfig
 from troop.core.errors import BadInput
-from troop.core.program import Program, build, derived
+from troop.core.program import Program, build, derive_seed
 from troop.replay.limiter import Limiter
-from troop.replay.prioritized import Priority
-from troop.replay.shards import Shard, Shards
-from troop.replay.uniform import Replay, Size
+from troop.replay.prioritized import PriorityConfig
+from troop.replay.sharded import Shard, ShardedReplay
+from troop.replay.uniform import ReplaySize, UniformReplay
 from troop.roles.actor import Actor
-from troop.roles.learner import Learner, Pace
+from troop.roles.learner import Learner, LearnerConfig
 from troop.roles.weights import Weights
-from troop.systems.collecting import Plan, add_evaluator, alike, hands, n_step, rates, stream_length
-from troop.systems.devices import placed
-from troop.systems.setting import Setting
+from troop.systems.components import (
+    ActorConfig,
+    add_evaluator,
+    exploration_rates,
+    make_sampler,
+    n_step,
+    seeded_learner,
+    stream_length,
+)
+from troop.systems.devices import parse_devices
+from troop.systems.settings import RunSettings
 from troop.systems.sync import store
 
 
@@ -33,112 +41,133 @@ from troop.systems.sync import store
 class Apex:
     """Actors x n, prioritized replay, weights, learner, evaluator: each on a host of its own."""
 
-    actors: int = ranged(4, low=1, high=10_000)
+    actors: int = bounded(4, low=1, high=10_000)
     """Each has as many envs as the env config says."""
     overlap: bool = True
     """Actors with an even number of envs step them in two halves, choosing for one while the other simulates:
     worth it where simulating takes longer than choosing."""
-    length: int = ranged(25, low=1)
+    chunk_length: int = bounded(25, low=1)
     """Vector steps that an actor sends in one piece."""
-    sync: int = ranged(400, low=1)
+    weight_sync_steps: int = bounded(400, low=1)
     """Env steps of an actor between two looks for newer weights."""
-    learner: Pace = field(default_factory=Pace)
-    capacity: int = ranged(1_000_000, low=1)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    replay_capacity: int = bounded(1_000_000, low=1)
     """Rows of replay over all envs of all actors; the oldest give way."""
-    warmup: int = ranged(50_000, low=1)
+    learning_starts: int = bounded(50_000, low=1)
     """Rows over all envs before the first update."""
-    samples_per_insert: float = ranged(0.0, low=0)
+    samples_per_insert: float = bounded(0.0, low=0)
     """Rows learned from for each row that comes; 0 lets actors and learner run free, as in the paper."""
-    tolerance: int = ranged(0, low=0)
+    tolerance: int = bounded(0, low=0)
     """Rows by which the ratio may be missed, at least half a batch; 0 for two batches."""
-    priority: Priority = field(default_factory=lambda: Priority(alpha=0.6, beta=0.4, beta_end=0.4))
-    initial: Literal["surprise", "largest"] = "surprise"
+    priority: PriorityConfig = field(
+        default_factory=lambda: PriorityConfig(alpha=0.6, beta=0.4, beta_end=0.4)
+    )
+    initial_priority: Literal["td_error", "max"] = "td_error"
     """Priority of new rows: the actor's own |TD error| where its policy tells values, or the largest yet."""
-    epsilon: float = ranged(0.4, above=0, below=1)
-    alpha: float = ranged(7.0, low=0)
+    epsilon_base: float = bounded(0.4, above=0, below=1)
+    epsilon_alpha: float = bounded(7.0, low=0)
     """Row i of all N explores with epsilon^(1 + alpha i / (N - 1)), for good."""
-    shards: int = ranged(1, low=1, high=1024)
+    replay_shards: int = bounded(1, low=1, high=1024)
     """Replays, each on a host of its own, among which actors are dealt out."""
     devices: str = ""
     """Where roles compute, as learner=cuda:1,actor=cuda:0 or actor0=cuda:0. Who is not named: the learner on
     --device, actors on the CPU."""
-    folder: str = ""
+    replay_dir: str = ""
     """Keep the replay in files of this folder instead of in memory."""
     save_replay: bool = True
     """Put the replay into checkpoints; without it a resumed run fills it anew."""
-    renewal: int = ranged(0, low=0)
+    recreate_every: int = bounded(0, low=0)
     """Vector steps after which envs are made anew, so that a resume can play them back; 0: never, and a
     resumed run starts new episodes. Actors step two halves of their envs in turn only with 0."""
 
-    def program(self, algorithm: AlgorithmConfig[Transition], env: EnvConfig, setting: Setting) -> Program:
+    def program(
+        self, algorithm: AlgorithmConfig[Transition], env: EnvConfig, setting: RunSettings
+    ) -> Program:
         """Actors and the learner hold the replays and the weights; nobody holds an actor."""
         program, seed = Program("apex"), setting.seed
-        experience, device = self.checked(algorithm), self.placed(setting)
+        experience, device = self.validate(algorithm), self.parse_devices(setting)
         replays = [
             program.add(f"replay{s or ''}", Shard, *self.replay(env, experience, setting, s))
-            for s in range(self.shards)
+            for s in range(self.replay_shards)
         ]
         weights = program.add("weights", Weights)
         program.add(
             "learner",
             Learner,
-            build(alike, algorithm.algorithm, env.spec, seed, device["learner"]),
-            replays[0] if self.shards == 1 else build(Shards, replays, self.learner.ahead, seed),
+            build(seeded_learner, algorithm.algorithm, env.spec, seed, device["learner"]),
+            replays[0]
+            if self.replay_shards == 1
+            else build(ShardedReplay, replays, self.learner.prefetch, seed),
             weights,
             self.learner,
             device["learner"],
         )
-        explore = rates(algorithm.exploration, self.actors * env.envs, self.epsilon, self.alpha)
+        explore = exploration_rates(
+            algorithm.exploration, self.actors * env.envs, self.epsilon_base, self.epsilon_alpha
+        )
         for i in range(self.actors):
-            plan = Plan(
-                derived(seed, f"actor {i}"),
-                i // self.shards * env.envs,
-                self.length,
+            plan = ActorConfig(
+                derive_seed(seed, f"actor {i}"),
+                i // self.replay_shards * env.envs,
+                self.chunk_length,
                 tuple(explore[i :: self.actors]),  # each actor has rungs from top to bottom
-                self.judged(experience),
-                self.renewal,
-                duet=self.overlap and not setting.deterministic,
+                self.actor_priorities(experience),
+                self.recreate_every,
+                double_buffered=self.overlap and not setting.deterministic,
                 device=device[f"actor{i}"],
             )
-            shard = replays[i % self.shards]
-            program.add(f"actor{i}", Actor, build(hands, algorithm, env, plan), shard, weights, self.sync)
+            shard = replays[i % self.replay_shards]
+            program.add(
+                f"actor{i}",
+                Actor,
+                build(make_sampler, algorithm, env, plan),
+                shard,
+                weights,
+                self.weight_sync_steps,
+            )
         add_evaluator(program, algorithm, env, weights, setting)
         return program
 
-    def checked(self, algorithm: AlgorithmConfig[Transition]) -> NStep:
+    def validate(self, algorithm: AlgorithmConfig[Transition]) -> NStep:
         """The windows to be drawn; BadInput if these settings cannot work together."""
-        if self.shards > self.actors:
-            raise BadInput(f"--system.shards is {self.shards}; it must be at most the {self.actors} actors.")
-        if 0 < self.tolerance < (least := (self.learner.batch + 1) // 2):
+        if self.replay_shards > self.actors:
+            raise BadInput(
+                f"--system.replay-shards is {self.replay_shards}; it must be at most the {self.actors} actors."
+            )
+        if 0 < self.tolerance < (least := (self.learner.batch_size + 1) // 2):
             raise BadInput(
                 f"--system.tolerance is {self.tolerance}; it must be 0 or at least {least}, half a batch."
             )
-        if self.warmup >= self.capacity:
+        if self.learning_starts >= self.replay_capacity:
             raise BadInput(
-                f"--system.warmup is {self.warmup}; it must be below the capacity, {self.capacity}."
+                f"--system.learning-starts is {self.learning_starts}; it must be below the capacity, {self.replay_capacity}."
             )
         return n_step(algorithm)
 
-    def placed(self, setting: Setting) -> dict[str, str]:
+    def parse_devices(self, setting: RunSettings) -> dict[str, str]:
         """The device of the learner and of each actor."""
         usual = {"learner": setting.device} | {f"actor{i}": "cpu" for i in range(self.actors)}
-        return placed(self.devices, usual)
+        return parse_devices(self.devices, usual)
 
-    def judged(self, experience: NStep) -> bool:
+    def actor_priorities(self, experience: NStep) -> bool:
         """Whether actors give rows their priorities: not where the replay scales rewards, unknown to them."""
-        return self.initial == "surprise" and self.priority.alpha > 0 and experience.scale_rewards_to is None
+        return (
+            self.initial_priority == "td_error"
+            and self.priority.alpha > 0
+            and experience.scale_rewards_to is None
+        )
 
     def replay(
-        self, env: EnvConfig, experience: NStep, setting: Setting, shard: int
-    ) -> tuple[Replay, Limiter, bool, str]:
+        self, env: EnvConfig, experience: NStep, setting: RunSettings, shard: int
+    ) -> tuple[UniformReplay, Limiter, bool, str]:
         """What shard number `shard` is built from: its store, limiter, whether it is saved, its name."""
-        rows = len(range(shard, self.actors, self.shards)) * env.envs
-        least = max(self.length + experience.n, self.warmup // (self.actors * env.envs)) + 1
-        capacity = self.capacity * rows // (self.actors * env.envs)
-        size = Size(stream_length(env.spec, capacity, rows, least), 1, self.folder)
-        spec, seed = dataclasses.replace(env.spec, envs=rows), derived(setting.seed, f"shard {shard}")
-        tolerance = (self.tolerance or 2 * self.learner.batch) / self.shards
-        warmup = max(1, self.warmup // self.shards)
+        rows = len(range(shard, self.actors, self.replay_shards)) * env.envs
+        least = max(self.chunk_length + experience.n, self.learning_starts // (self.actors * env.envs)) + 1
+        capacity = self.replay_capacity * rows // (self.actors * env.envs)
+        size = ReplaySize(stream_length(env.spec, capacity, rows, least), 1, self.replay_dir)
+        spec, seed = dataclasses.replace(env.spec, envs=rows), derive_seed(setting.seed, f"shard {shard}")
+        tolerance = (self.tolerance or 2 * self.learner.batch_size) / self.replay_shards
+        warmup = max(1, self.learning_starts // self.replay_shards)
         return (
             build(store, spec, experience, size, self.priority, seed, "cpu"),
             build(Limiter, self.samples_per_insert, warmup, tolerance),

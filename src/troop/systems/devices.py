@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from troop.core.config import nearest
+from troop.core.config import suggest
 from troop.core.devices import check_device
 from troop.core.errors import BadInput
 
 
-def placed(devices: str, usual: Mapping[str, str]) -> dict[str, str]:
+def parse_devices(devices: str, usual: Mapping[str, str]) -> dict[str, str]:
     """The device of each role: the `usual`, but for what `devices` says, as learner=cuda:1,actor0=cuda:0.
 
     `actor` stands for actor0, actor1 and so on, unless one is named by itself. BadInput if a role is not one
@@ -39,5 +39,5 @@ def _kind(role: str) -> str:
 
 
 def _meant(role: str, known: set[str]) -> str:
-    near = nearest(role, known, 1)
+    near = suggest(role, known, 1)
     return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}."

@@ -8,50 +8,57 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from troop.core.algorithm import Splittable
+from troop.core.algorithm import SplitAlgorithmConfig
 from troop.core.batch import NStep
-from troop.core.config import ranged
+from troop.core.config import bounded
 from troop.core.env import Continuous, EnvConfig, EnvSpec
 from troop.core.errors import BadInput
-from troop.core.exploration import Drawn, Exploration
-from troop.core.program import Program, build, derived
-from troop.replay.observations import Observations, seen
-from troop.replay.paced import Beat, Paced
-from troop.replay.uniform import Replay, Size
+from troop.core.exploration import Exploration, PerEpisodeUniform
+from troop.core.program import Program, build, derive_seed
+from troop.replay.observations import ObservationBuffer, observations_only
+from troop.replay.ratio_limited import RatioLimited, UpdateRatio
+from troop.replay.uniform import ReplaySize, UniformReplay
 from troop.roles.actor import Actor
-from troop.roles.learner import Follow, Learner, Pace
-from troop.roles.way import Fan, Way
+from troop.roles.learner import Learner, LearnerConfig, PeerWeights
+from troop.roles.replay_sender import ReplaySender, Tee
 from troop.roles.weights import Weights
-from troop.systems.collecting import Plan, add_evaluator, alike, hands, n_step, stream_length
-from troop.systems.devices import placed
-from troop.systems.setting import Setting
+from troop.systems.components import (
+    ActorConfig,
+    add_evaluator,
+    make_sampler,
+    n_step,
+    seeded_learner,
+    stream_length,
+)
+from troop.systems.devices import parse_devices
+from troop.systems.settings import RunSettings
 
 
 @dataclass(frozen=True)
 class PQL:
     """Actor, critic learner, policy learner: each on a host of its own, with the weights between them."""
 
-    beta_av: float = ranged(8.0, above=0)
+    beta_av: float = bounded(8.0, above=0)
     """Critic updates for each vector step of the actor: 8 is the paper's beta_a:v of 1:8. A vector step is
     counted as one env step of each env."""
-    beta_pv: float = ranged(2.0, above=0)
+    beta_pv: float = bounded(2.0, above=0)
     """Critic updates for each policy update: 2 is the paper's beta_p:v of 1:2."""
     free_running: bool = False
     """Nobody waits for anybody: both ratios are only measured."""
-    tolerance: float = ranged(2.0, low=0)
+    tolerance: float = bounded(2.0, low=0)
     """Vector steps by which actor and learners may be apart from their ratios before one side waits; at least
     those of a piece, and an update."""
-    batch: int = ranged(8192, low=1)
+    batch_size: int = bounded(8192, low=1)
     """Rows of an update, of critics and policy alike."""
-    capacity: int = ranged(5_000_000, low=1)
+    replay_capacity: int = bounded(5_000_000, low=1)
     """Rows of the critics' replay over all envs; the oldest give way."""
-    observations: int = ranged(0, low=0)
+    observation_capacity: int = bounded(0, low=0)
     """Rows of the policy's replay, which are observations only; 0 for as many as the critics have."""
-    warmup: int = ranged(32, low=1)
+    learning_starts: int = bounded(32, low=1)
     """Vector steps before the first update."""
-    publish: float = ranged(1.0, above=0)
+    publish_every: float = bounded(1.0, above=0)
     """Vector steps' worth of updates after which a learner tells the others its net."""
-    length: int = ranged(1, low=1)
+    chunk_length: int = bounded(1, low=1)
     """Vector steps that the actor sends in one piece."""
     overlap: bool = False
     """The actor steps an even number of envs in two halves, choosing for one while the other simulates:
@@ -59,31 +66,33 @@ class PQL:
     devices: str = ""
     """Where each role computes, as actor=cuda:0,critic=cuda:1,policy=cuda:1. Who is not named: learners on
     --device, the actor on the CPU."""
-    folder: str = ""
+    replay_dir: str = ""
     """Keep both replays in files of this folder instead of in memory."""
     save_replay: bool = True
     """Put the replays into checkpoints; without it a resumed run fills them anew."""
-    renewal: int = ranged(0, low=0)
+    recreate_every: int = bounded(0, low=0)
     """Vector steps after which envs are made anew, so that a resume can play them back; 0: never, and a
     resumed run starts new episodes."""
 
-    def program(self, algorithm: Splittable, env: EnvConfig, setting: Setting) -> Program:
+    def program(self, algorithm: SplitAlgorithmConfig, env: EnvConfig, setting: RunSettings) -> Program:
         """Learners hold the weights, the actor holds both stores and the policies; nobody holds the actor."""
         program, spec, seed = Program("pql"), env.spec, setting.seed
-        experience, device = self.checked(algorithm, spec), self.placed(setting)
+        experience, device = self.validate(algorithm, spec), self.parse_devices(setting)
         with program.host("weights"):
             policies = program.add("policies", Weights)
             critics = program.add("critics", Weights, "critic")
         with program.host("policy"):  # a store lies where its learner computes: drawing from it is local
-            rows, where = self.observations or self.capacity, device["policy"]
+            rows, where = self.observation_capacity or self.replay_capacity, device["policy"]
             observations = program.add(
                 "observations",
-                Paced,
-                build(Observations, spec, rows, derived(seed, "observations"), where, self.folder),
-                *self.paced("observations", "policy", env.envs, where),
+                RatioLimited,
+                build(
+                    ObservationBuffer, spec, rows, derive_seed(seed, "observations"), where, self.replay_dir
+                ),
+                *self.ratio_args("observations", "policy", env.envs, where),
             )
-            half, follow = algorithm.policy_half, build(Follow, critics, "policy", "critic", False)
-            learner = build(alike, half, spec, seed, where)
+            half, follow = algorithm.actor_learner, build(PeerWeights, critics, "policy", "critic", False)
+            learner = build(seeded_learner, half, spec, seed, where)
             program.add(
                 "policy", Learner, learner, observations, policies, self.pace("policy"), where, follow
             )
@@ -91,70 +100,78 @@ class PQL:
             size, where = self.size(spec, experience), device["critic"]
             transitions = program.add(
                 "transitions",
-                Paced,
-                build(Replay, spec, experience, size, derived(seed, "replay"), where),
-                *self.paced("transitions", "critic", env.envs, where),
+                RatioLimited,
+                build(UniformReplay, spec, experience, size, derive_seed(seed, "replay"), where),
+                *self.ratio_args("transitions", "critic", env.envs, where),
             )
-            half, follow = algorithm.critic_half, build(Follow, policies, "critic", "policy", True)
-            learner = build(alike, half, spec, seed, where)
+            half, follow = algorithm.critic_learner, build(PeerWeights, policies, "critic", "policy", True)
+            learner = build(seeded_learner, half, spec, seed, where)
             program.add("critic", Learner, learner, transitions, critics, self.pace("critic"), where, follow)
-        stores = build(Fan, [build(Way, transitions), build(Way, observations, seen)])
+        stores = build(
+            Tee, [build(ReplaySender, transitions), build(ReplaySender, observations, observations_only)]
+        )
         plan = self.plan(algorithm.exploration, env.envs, setting, device["actor"])
-        program.add("actor", Actor, build(hands, algorithm, env, plan), stores, policies, 0)
+        program.add("actor", Actor, build(make_sampler, algorithm, env, plan), stores, policies, 0)
         add_evaluator(program, algorithm, env, policies, setting)
         return program
 
-    def checked(self, algorithm: Splittable, spec: EnvSpec) -> NStep:
+    def validate(self, algorithm: SplitAlgorithmConfig, spec: EnvSpec) -> NStep:
         """The windows to be drawn; BadInput if these settings cannot work together."""
         name = type(algorithm).__name__
-        if not (hasattr(algorithm, "critic_half") and hasattr(algorithm, "policy_half")):
+        if not (hasattr(algorithm, "critic_learner") and hasattr(algorithm, "actor_learner")):
             raise BadInput(
                 f"PQL learns critics and policy in two places, and {name} cannot be split; "
                 "use FastTD3 (with TD3 and DDPG) or SAC."
             )
         if not isinstance(spec.action, Continuous):
             raise BadInput(f"{spec.id} has discrete actions; PQL takes continuous ones.")
-        if reason := algorithm.refuse_split():
+        if reason := algorithm.unsplittable_reason():
             raise BadInput(f"{reason}.")
         experience = n_step(algorithm)
-        if self.warmup <= experience.n:
+        if self.learning_starts <= experience.n:
             raise BadInput(
-                f"--system.warmup is {self.warmup}; it must be above the {experience.n} steps of a window."
+                f"--system.learning-starts is {self.learning_starts}; it must be above the {experience.n} steps of a window."
             )
         return experience
 
-    def placed(self, setting: Setting) -> dict[str, str]:
+    def parse_devices(self, setting: RunSettings) -> dict[str, str]:
         """The device of each role."""
         usual = {"actor": "cpu", "critic": setting.device, "policy": setting.device}
-        return placed(self.devices, usual)
+        return parse_devices(self.devices, usual)
 
     def updates(self, learner: str) -> float:
         """Updates of a learner for each vector step."""
         return self.beta_av if learner == "critic" else self.beta_av / self.beta_pv
 
-    def paced(self, name: str, learner: str, envs: int, device: str) -> tuple[str, Beat, int, bool, str]:
+    def ratio_args(
+        self, name: str, learner: str, envs: int, device: str
+    ) -> tuple[str, UpdateRatio, int, bool, str]:
         """What a store is told besides its rows."""
         wanted = 0.0 if self.free_running else self.updates(learner)
-        beat = Beat(learner, wanted, max(self.tolerance, self.length), self.batch, envs)
-        return name, beat, self.warmup, self.save_replay, device
+        beat = UpdateRatio(learner, wanted, max(self.tolerance, self.chunk_length), self.batch_size, envs)
+        return name, beat, self.learning_starts, self.save_replay, device
 
-    def pace(self, learner: str) -> Pace:
+    def pace(self, learner: str) -> LearnerConfig:
         """How a learner draws and tells."""
-        return Pace(self.batch, ahead=1, publish=max(1, round(self.publish * self.updates(learner))))
+        return LearnerConfig(
+            self.batch_size,
+            prefetch=1,
+            publish_every=max(1, round(self.publish_every * self.updates(learner))),
+        )
 
-    def size(self, spec: EnvSpec, experience: NStep) -> Size:
+    def size(self, spec: EnvSpec, experience: NStep) -> ReplaySize:
         """Rows of each env in the critics' replay."""
-        least = max(self.length + experience.n, self.warmup) + 1
-        return Size(stream_length(spec, self.capacity, spec.envs, least), 1, self.folder)
+        least = max(self.chunk_length + experience.n, self.learning_starts) + 1
+        return ReplaySize(stream_length(spec, self.replay_capacity, spec.envs, least), 1, self.replay_dir)
 
-    def plan(self, exploration: Exploration, envs: int, setting: Setting, device: str) -> Plan:
+    def plan(self, exploration: Exploration, envs: int, setting: RunSettings, device: str) -> ActorConfig:
         """How the actor collects: noise is mixed, each env with its own for good."""
         explore: Exploration | tuple[float, ...] = exploration
-        if isinstance(exploration, Drawn):
+        if isinstance(exploration, PerEpisodeUniform):
             explore = mixed(envs, exploration.low, exploration.high)
         duet = self.overlap and not setting.deterministic
-        seed = derived(setting.seed, "actor")
-        return Plan(seed, 0, self.length, explore, False, self.renewal, duet, device)
+        seed = derive_seed(setting.seed, "actor")
+        return ActorConfig(seed, 0, self.chunk_length, explore, False, self.recreate_every, duet, device)
 
 
 def mixed(envs: int, low: float, high: float) -> tuple[float, ...]:

@@ -10,39 +10,41 @@ from torch import nn
 
 from troop.core.algorithm import Algorithm, AlgorithmConfig
 from troop.core.batch import NStep, Transition
-from troop.core.config import ranged
+from troop.core.config import bounded
 from troop.core.env import Continuous, EnvConfig, EnvSpec
 from troop.core.errors import BadInput
 from troop.core.exploration import Exploration
-from troop.core.program import Program, Schedule, build, derived
-from troop.replay.prioritized import PrioritizedReplay, Priority
-from troop.replay.steps import Steps
-from troop.replay.uniform import Replay, Size
-from troop.roles.collector import World
+from troop.core.program import Program, Schedule, build, derive_seed
+from troop.replay.prioritized import PrioritizedReplay, PriorityConfig
+from troop.replay.recorders.steps import StepRecorder
+from troop.replay.uniform import ReplaySize, UniformReplay
+from troop.roles.collector import EnvFactory
 from troop.roles.evaluator import Evaluator
-from troop.roles.trainer import Rhythm, Trainer
-from troop.systems.setting import Setting
+from troop.roles.trainer import Trainer, UpdateSchedule
+from troop.systems.settings import RunSettings
 
 
 @dataclass(frozen=True)
 class Sync:
     """A Trainer alone, and its Evaluator."""
 
-    rhythm: Rhythm = field(default_factory=Rhythm)
-    capacity: int = ranged(1_000_000, low=1)
+    schedule: UpdateSchedule = field(default_factory=UpdateSchedule)
+    replay_capacity: int = bounded(1_000_000, low=1)
     """Rows of replay over all envs."""
-    warmup: int = ranged(10, low=1)
+    learning_starts: int = bounded(10, low=1)
     """Rows per env before the first update."""
-    priority: Priority = field(default_factory=Priority)
-    folder: str = ""
+    priority: PriorityConfig = field(default_factory=PriorityConfig)
+    replay_dir: str = ""
     """Keep the replay in files of this folder instead of in memory: slower, but it may be larger."""
     save_replay: bool = True
     """Put the replay into checkpoints; without it a resumed run fills it anew."""
-    renewal: int = ranged(5_000, low=0)
+    recreate_every: int = bounded(5_000, low=0)
     """Vector steps after which envs are made anew, so that a resume can play them back exactly; 0: never.
     Choose more than an episode has, or its end is not seen in training."""
 
-    def program(self, algorithm: AlgorithmConfig[Transition], env: EnvConfig, setting: Setting) -> Program:
+    def program(
+        self, algorithm: AlgorithmConfig[Transition], env: EnvConfig, setting: RunSettings
+    ) -> Program:
         """The evaluator holds the trainer."""
         program, spec, device = Program("sync"), env.spec, setting.device
         learner = build(algorithm.algorithm, spec, device=device)
@@ -50,14 +52,14 @@ class Sync:
             program, "trainer", algorithm, env, setting, learner, algorithm.exploration
         )
         evaluation = setting.evaluation
-        own = env.judged().resized(evaluation.episodes)
+        own = env.for_evaluation().with_envs(evaluation.episodes)
         program.add(
             "evaluator",
             Evaluator,
             partial(own.make, device=device),
             build(_policy, algorithm, env, device),
             trainer,
-            derived(setting.seed, "evaluate"),
+            derive_seed(setting.seed, "evaluate"),
             min(evaluation.longest, (spec.episode_limit or evaluation.longest) + 1),
         )
         program.schedule("evaluator", Schedule(evaluation.env_steps, evaluation.seconds))
@@ -69,52 +71,58 @@ class Sync:
         name: str,
         algorithm: AlgorithmConfig[Transition],
         env: EnvConfig,
-        setting: Setting,
+        setting: RunSettings,
         learner: Algorithm[Transition],
         exploration: Exploration,
         store_name: str = "replay",
     ) -> Trainer:
         """A node that collects, stores and learns in turn; metrics call its store `store_name`."""
         spec, seed, device = env.spec, setting.seed, setting.device
-        rhythm = dataclasses.replace(self.rhythm, overlap=self.rhythm.overlap and not setting.deterministic)
+        schedule = dataclasses.replace(
+            self.schedule, overlap=self.schedule.overlap and not setting.deterministic
+        )
         experience = _n_step(algorithm)
         size = self.size(spec, experience.n)
         return program.add(
             name,
             Trainer,
-            World(partial(env.make, device=device), derived(seed, "train"), self.playable(spec)),
+            EnvFactory(
+                partial(env.make, device=device), derive_seed(seed, "train"), self.recreate_interval(spec)
+            ),
             learner,
-            build(Steps, env.envs),
+            build(StepRecorder, env.envs),
             build(store, spec, experience, size, self.priority, seed, device),
             exploration,
-            rhythm,
+            schedule,
             self.save_replay,
             store_name,
         )
 
-    def playable(self, spec: EnvSpec) -> int:
-        """Vector steps whose actions are kept for a resume: `renewal`, or 256 MB but at least an episode."""
+    def recreate_interval(self, spec: EnvSpec) -> int:
+        """Vector steps whose actions are kept for a resume: `recreate_every`, or 256 MB but at least an episode."""
         size = spec.action.size if isinstance(spec.action, Continuous) else 1
-        return min(self.renewal, max(2**26 // (spec.envs * size), (spec.episode_limit or 0) + 2))
+        return min(self.recreate_every, max(2**26 // (spec.envs * size), (spec.episode_limit or 0) + 2))
 
-    def size(self, spec: EnvSpec, n: int) -> Size:
+    def size(self, spec: EnvSpec, n: int) -> ReplaySize:
         """Rows per env, and how many must be there before the first update."""
-        length = self.capacity // spec.envs
+        length = self.replay_capacity // spec.envs
         margin = max((field.stack for field in spec.obs.values()), default=1)
-        if length < (least := max(self.warmup, n) + margin + 1):
+        if length < (least := max(self.learning_starts, n) + margin + 1):
             raise BadInput(
-                f"--system.capacity is {self.capacity}; with {spec.envs} envs it must be at least "
+                f"--system.replay-capacity is {self.replay_capacity}; with {spec.envs} envs it must be at least "
                 f"{spec.envs * least}."
             )
-        return Size(length, self.warmup, self.folder)
+        return ReplaySize(length, self.learning_starts, self.replay_dir)
 
 
-def store(spec: EnvSpec, experience: NStep, size: Size, priority: Priority, seed: int, device: str) -> Replay:
+def store(
+    spec: EnvSpec, experience: NStep, size: ReplaySize, priority: PriorityConfig, seed: int, device: str
+) -> UniformReplay:
     """The replay a system's settings ask for."""
-    seed = derived(seed, "replay")
+    seed = derive_seed(seed, "replay")
     if priority.alpha:
         return PrioritizedReplay(spec, experience, size, seed, device, priority)
-    return Replay(spec, experience, size, seed, device)
+    return UniformReplay(spec, experience, size, seed, device)
 
 
 def _n_step(algorithm: AlgorithmConfig[Transition]) -> NStep:

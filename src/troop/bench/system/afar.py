@@ -13,10 +13,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from troop.core.algorithm import Acted, Outcome, State
+from troop.core.algorithm import PolicyOutput, State, UpdateResult
 from troop.core.batch import NStep, Transition
 from troop.core.env import OBS, Discrete, EnvSpec, Field, Obs, Step
-from troop.core.exploration import Annealed
+from troop.core.exploration import LinearSchedule
 from troop.core.peers import NO_PEERS, Peers
 
 
@@ -37,11 +37,11 @@ class Simulator:
         """The near end."""
         return Link(self)
 
-    def resized(self, envs: int) -> Self:
+    def with_envs(self, envs: int) -> Self:
         """The same with other rows."""
         return dataclasses.replace(self, envs=envs)
 
-    def judged(self) -> Self:
+    def for_evaluation(self) -> Self:
         """The same."""
         return self
 
@@ -53,7 +53,7 @@ class Link:
         self.cfg, self.spec, self.due = cfg, cfg.spec, 0.0
         never, obs = torch.zeros(cfg.envs, dtype=torch.bool), {OBS: torch.zeros(cfg.envs, 8)}
         self.first = Step(obs, obs, torch.zeros(cfg.envs), never, never, never)
-        self.later = dataclasses.replace(self.first, valid=~never)
+        self.call_async = dataclasses.replace(self.first, valid=~never)
 
     def reset(self, seed: int) -> Step:
         """All rows begin."""
@@ -66,7 +66,7 @@ class Link:
     def recv(self) -> Step:
         """Wait for what is left of its time."""
         time.sleep(max(0.0, self.due - time.monotonic()))
-        return self.later
+        return self.call_async
 
     def step(self, action: Tensor) -> Step:
         """Both."""
@@ -87,17 +87,17 @@ class Still(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1000))
-        self.actions: dict[int, Acted] = {}
+        self.actions: dict[int, PolicyOutput] = {}
 
     def initial_state(self, rows: int) -> State:
         """None."""
         return None
 
-    def act(self, obs: Obs, state: State, explore: Tensor) -> Acted:
+    def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
         """The first choice."""
         rows = explore.shape[0]
         if rows not in self.actions:
-            self.actions[rows] = Acted(torch.zeros(rows, dtype=torch.int64))
+            self.actions[rows] = PolicyOutput(torch.zeros(rows, dtype=torch.int64))
         return self.actions[rows]
 
 
@@ -113,11 +113,11 @@ class Accelerator:
         return NStep()
 
     @property
-    def exploration(self) -> Annealed:
+    def exploration(self) -> LinearSchedule:
         """None of it."""
-        return Annealed(0.0, 0.0, 1)
+        return LinearSchedule(0.0, 0.0, 1)
 
-    def refuse(self, spec: EnvSpec) -> str | None:
+    def unsupported_reason(self, spec: EnvSpec) -> str | None:
         """Nothing is refused."""
         return None
 
@@ -134,13 +134,13 @@ class Patient:
     """Waits for each update, and is as surprised by one row as by another."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.skipped_in_row = seconds, torch.zeros(())
+        self.seconds, self.consecutive_skips = seconds, torch.zeros(())
         self.publishes: nn.Module = Still()
 
-    def update(self, batch: Transition) -> Outcome:
+    def update(self, batch: Transition) -> UpdateResult:
         """Wait."""
         time.sleep(self.seconds)
-        return Outcome({}, torch.ones(len(batch)))
+        return UpdateResult({}, torch.ones(len(batch)))
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing to keep."""

@@ -15,12 +15,12 @@ from troop.algorithms import DQNConfig
 from troop.bench.system.trial import BOTH, SETTING, AnyEngine, Trial, tried
 from troop.bench.table import Line
 from troop.core.algorithm import AlgorithmConfig
-from troop.core.batch import Rows, Transition
+from troop.core.batch import Rollout, Transition
 from troop.core.env import EnvConfig, EnvSpec
 from troop.core.program import Program
 from troop.engines import Processes, Ray
 from troop.recipes.apex import ATARI, PRIORITY
-from troop.roles.learner import Pace
+from troop.roles.learner import LearnerConfig
 from troop.systems import Apex
 
 ENV, BATCH, ENVS = "Pong-v5", 32, 32
@@ -52,10 +52,10 @@ class Willing:
         """Always."""
         return True
 
-    def add(self, piece: Rows) -> None:
+    def add(self, piece: Rollout) -> None:
         """Take it."""
 
-    def cut(self, streams: Tensor | None = None) -> None:
+    def end_streams(self, streams: Tensor | None = None) -> None:
         """Nothing to cut."""
 
     def sample(self, rows: int) -> Transition | None:
@@ -96,7 +96,7 @@ class Subject:
         """One role as it is, with everyone it holds replaced by one who costs nothing."""
         program, spec = Program(f"{name} alone"), self.env.spec
         with program.host(name):
-            program.add("replay", Willing, spec, self.system.learner.batch)
+            program.add("replay", Willing, spec, self.system.learner.batch_size)
             program.add("weights", Known, self.algorithm, spec)
         node = self.whole().nodes[name]
         program.nodes[name] = dataclasses.replace(node, host=name)
@@ -108,11 +108,11 @@ def atari(env: str = ENV) -> Subject:
     system = Apex(
         actors=1,
         overlap=False,  # there is no third core on which the simulator could go on
-        length=8,
-        sync=400,
-        learner=Pace(BATCH, ahead=4, publish=25),
-        capacity=20_000,
-        warmup=500,
+        chunk_length=8,
+        weight_sync_steps=400,
+        learner=LearnerConfig(BATCH, prefetch=4, publish_every=25),
+        replay_capacity=20_000,
+        learning_starts=500,
         priority=PRIORITY,
         save_replay=False,
     )

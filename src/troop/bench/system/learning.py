@@ -17,10 +17,10 @@ from troop.engines import Processes
 from troop.envs import EnvPool
 from troop.experiment import Experiment
 from troop.recipes.apex import PRIORITY, SMALL
-from troop.roles.learner import Pace
+from troop.roles.learner import LearnerConfig
 from troop.runs import curve
 from troop.systems import Apex
-from troop.systems.setting import Evaluation
+from troop.systems.settings import Evaluation
 
 ACTORS = (1, 2, 4, 8)
 TARGET, LIMIT = 475.0, 10.0  # return, and minutes after which a run is given up
@@ -45,11 +45,11 @@ def experiment(actors: int, seed: int) -> Experiment:
         Apex(
             actors,
             overlap=False,
-            length=10,
-            sync=100,
-            learner=Pace(128, ahead=2, publish=5),
-            capacity=100_000,
-            warmup=1_000,
+            chunk_length=10,
+            weight_sync_steps=100,
+            learner=LearnerConfig(128, prefetch=2, publish_every=5),
+            replay_capacity=100_000,
+            learning_starts=1_000,
             samples_per_insert=16.0,
             priority=PRIORITY,
             save_replay=False,

@@ -13,7 +13,7 @@ from troop.core.errors import BadInput
 
 
 @dataclass(frozen=True)
-class Wish:
+class BenchArgs:
     """What the command line may say; None is a part's own choice."""
 
     seconds: float | None = None  # of each measurement
@@ -30,7 +30,7 @@ class Wish:
             raise BadInput(f"--seeds is {self.seeds}; it must be at least 1.")
 
 
-PARTS: dict[str, Callable[[Wish], list[Line]]] = {
+PARTS: dict[str, Callable[[BenchArgs], list[Line]]] = {
     "transport": lambda wish: transport.run(wish.seconds or 6.0),
     "apex": lambda wish: apex.run(wish.seconds or 10.0, wish.env or apex.ENV),
     "scaling": lambda wish: scaling.run(wish.seconds or 5.0, wish.engines),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from troop.algorithms import FastTD3Config
+from troop.algorithms import TD3Config
 from troop.bench.system.scaling import ENGINES
 from troop.bench.system.trial import BOTH, SETTING, Trial, tried
 from troop.bench.table import Line
@@ -10,29 +10,33 @@ from troop.core.program import Program
 from troop.engines import Inline, Processes
 from troop.envs import Toy
 from troop.recipes.fast_td3 import CPU_UNKNOWN
-from troop.roles.trainer import Rhythm
+from troop.roles.trainer import UpdateSchedule
 from troop.systems import PQL, Sync
 
 RATIOS = ((4, 1), (8, 2), (16, 4))  # critic updates for a vector step, and for a policy update
 QUICK = Toy("PointMass", envs=16, limit=100)
 SLEEPING = Toy("Sleepy", envs=16, limit=100, seconds=0.005)
-LIGHT = FastTD3Config(**CPU_UNKNOWN | {"actor_hidden": (16,), "critic_hidden": (16,), "atoms": 11})
+LIGHT = TD3Config(**CPU_UNKNOWN | {"actor_hidden": (16,), "critic_hidden": (16,), "atoms": 11})
 # So that the simulator, the critics and the policy each take about as long as the others.
-EVEN = FastTD3Config(**CPU_UNKNOWN | {"policy_delay": 1})
+EVEN = TD3Config(**CPU_UNKNOWN | {"policy_delay": 1})
 BATCH, SLACK = 256, 0.02
 OTHER = {"critic": "policy", "policy": "critic"}
 
 
 def system(beta_av: float, beta_pv: float, batch: int) -> PQL:
     """Small stores; else as it comes."""
-    return PQL(beta_av, beta_pv, batch=batch, capacity=50_000, warmup=10, save_replay=False)
+    return PQL(
+        beta_av, beta_pv, batch_size=batch, replay_capacity=50_000, learning_starts=10, save_replay=False
+    )
 
 
 def achieved(engine: str, beta_av: float, beta_pv: float, seconds: float) -> tuple[float, float]:
     """Critic updates for each vector step and for each policy update, after the warm-up."""
     program = system(beta_av, beta_pv, 64).program(LIGHT, QUICK, SETTING)
     trial = tried(program, ENGINES[engine], Trial(seconds, warm=2.0, moving=BOTH))
-    critic, policy = (trial.slope(f"{name}/updates", f"{name}/steps") for name in ("critic", "policy"))
+    critic, policy = (
+        trial.value_and_grad(f"{name}/updates", f"{name}/steps") for name in ("critic", "policy")
+    )
     return critic, critic / policy
 
 
@@ -57,7 +61,9 @@ def ratios(seconds: float, engines: tuple[str, ...]) -> list[Line]:
 
 def sync() -> Program:
     """The same steps and updates in turn."""
-    made = Sync(Rhythm(BATCH, updates=1), capacity=50_000, save_replay=False, renewal=0)
+    made = Sync(
+        UpdateSchedule(BATCH, updates_per_step=1), replay_capacity=50_000, save_replay=False, recreate_every=0
+    )
     return made.program(EVEN, SLEEPING, SETTING)
 
 
@@ -87,7 +93,7 @@ def ages(seconds: float) -> list[Line]:
         made = system(1, beta_pv, BATCH)
         program = made.program(EVEN, SLEEPING, SETTING)
         trial = tried(program, Processes(threads=1), Trial(seconds, warm=2.0, moving=BOTH))
-        lines.append(age(trial, reader, made.pace(OTHER[reader]).publish, idle=True))
+        lines.append(age(trial, reader, made.pace(OTHER[reader]).publish_every, idle=True))
     return lines
 
 

@@ -9,7 +9,7 @@ from troop.bench.system.trial import BOTH, SETTING, AnyEngine, Trial, tried
 from troop.bench.table import Line
 from troop.core.program import Program
 from troop.engines import Processes, Ray
-from troop.roles.learner import Pace
+from troop.roles.learner import LearnerConfig
 from troop.systems import Apex
 
 SIMULATOR = Simulator(envs=4, seconds=0.005)
@@ -32,12 +32,12 @@ def program(actors: int) -> Program:
     system = Apex(
         actors,
         overlap=False,
-        length=200,  # a second
-        sync=2 * 200 * SIMULATOR.envs,
-        learner=Pace(64, ahead=4, publish=50),
-        capacity=max(10_000, actors * 4_000),
-        warmup=100,
-        initial="largest",
+        chunk_length=200,  # a second
+        weight_sync_steps=2 * 200 * SIMULATOR.envs,
+        learner=LearnerConfig(64, prefetch=4, publish_every=50),
+        replay_capacity=max(10_000, actors * 4_000),
+        learning_starts=100,
+        initial_priority="max",
         save_replay=False,
     )
     return system.program(Accelerator(seconds=0.04), SIMULATOR, SETTING)

@@ -9,7 +9,7 @@ from typing import Self
 
 from torch import Tensor
 
-from troop.core.config import ranged
+from troop.core.config import bounded
 from troop.core.env import EnvConfig, EnvSpec, Obs, Step, VectorEnv
 
 
@@ -18,7 +18,7 @@ class Slowed:
     """Any env, each vector step of which takes `seconds`; evaluations are as quick as they can be."""
 
     env: EnvConfig
-    seconds: float = ranged(0.02, low=0)
+    seconds: float = bounded(0.02, low=0)
 
     @property
     def id(self) -> str:
@@ -39,13 +39,13 @@ class Slowed:
         """The live env."""
         return Delayed(self.env.make(seed, device), self.seconds)
 
-    def resized(self, envs: int) -> Self:
+    def with_envs(self, envs: int) -> Self:
         """The same with another number of copies."""
-        return dataclasses.replace(self, env=self.env.resized(envs))
+        return dataclasses.replace(self, env=self.env.with_envs(envs))
 
-    def judged(self) -> Self:
+    def for_evaluation(self) -> Self:
         """The env as it is reported, not slowed."""
-        return dataclasses.replace(self, env=self.env.judged(), seconds=0.0)
+        return dataclasses.replace(self, env=self.env.for_evaluation(), seconds=0.0)
 
 
 class Delayed:

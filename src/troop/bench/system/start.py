@@ -13,8 +13,8 @@ from troop.bench.table import Line
 from troop.core.errors import SetupProblem
 
 WANTED = {"processes": 3.0, "ray": 10.0}
-PATIENCE = 120.0  # seconds
-FLAGS = ["--engine.log-s", "0.02", "--system.warmup", "100", "--evaluation.seconds", "1000"]
+MAX_CONSECUTIVE_SKIPS = 120.0  # seconds
+FLAGS = ["--engine.log-s", "0.02", "--system.learning-starts", "100", "--evaluation.seconds", "1000"]
 
 
 def first_step(engine: str, env: str, *more: str) -> float:
@@ -26,7 +26,7 @@ def first_step(engine: str, env: str, *more: str) -> float:
         troop = subprocess.Popen([sys.executable, "-m", "troop", *words], stdout=subprocess.DEVNULL)
         try:
             while not _stepped(run / "metrics.jsonl"):
-                if troop.poll() is not None or time.monotonic() - began > PATIENCE:
+                if troop.poll() is not None or time.monotonic() - began > MAX_CONSECUTIVE_SKIPS:
                     raise SetupProblem(f"`troop {' '.join(words)}` did not come to its first env step.")
                 time.sleep(0.01)
             return time.monotonic() - began

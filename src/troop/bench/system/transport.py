@@ -10,9 +10,9 @@ from torch import Tensor
 
 from troop.bench.system.trial import Trial, tried
 from troop.bench.table import Line
-from troop.core.batch import Rows
+from troop.core.batch import Rollout
 from troop.core.program import Program
-from troop.core.remote import borrowing, tell
+from troop.core.remote import send, zero_copy
 from troop.core.role import Metrics
 from troop.engines import Processes
 from troop.roles.weights import Weights
@@ -23,11 +23,11 @@ TRIPS = 50  # round trips in a step
 PUBLISH_S = 0.1  # seconds between two broadcasts
 
 
-def chunk(time: int = 25, envs: int = 16, obs: int = 240) -> Rows:
+def chunk(time: int = 25, envs: int = 16, obs: int = 240) -> Rollout:
     """About 400 KB of experience."""
     never = torch.zeros(time, envs, dtype=torch.bool)
     one = torch.ones(time, envs)
-    return Rows(
+    return Rollout(
         torch.arange(envs),
         {"obs": torch.randn(time, envs, obs)},
         torch.randn(time, envs, 6),
@@ -42,8 +42,8 @@ def chunk(time: int = 25, envs: int = 16, obs: int = 240) -> Rows:
 class Store:
     """Takes chunks."""
 
-    @borrowing
-    def add(self, piece: Rows) -> None:
+    @zero_copy
+    def add(self, piece: Rollout) -> None:
         """Nothing is kept: what is measured is the way here."""
 
     def gauges(self) -> Metrics:
@@ -69,7 +69,7 @@ class Sender:
             self.work @ self.work
         if not self.silent:
             began = time.thread_time()
-            tell(self.store.add, self.piece)
+            send(self.store.add, self.piece)
             self.spent += time.thread_time() - began
         return {"count/env_steps": 1}
 
@@ -84,7 +84,7 @@ class Inference:
     def __init__(self) -> None:
         self.action = torch.zeros(ROWS, 6)
 
-    @borrowing
+    @zero_copy
     def act(self, obs: Tensor) -> Tensor:
         """An action a row; of what it is shown it keeps nothing."""
         return self.action
@@ -117,7 +117,7 @@ class Scores:
         """A broadcast began."""
         self.began[version] = when
 
-    def came(self, version: int, when: float) -> None:
+    def on_step(self, version: int, when: float) -> None:
         """An actor has it."""
         self.took.setdefault(version, []).append(when)
 
@@ -140,8 +140,8 @@ class Publisher:
         time.sleep(PUBLISH_S - time.monotonic() % PUBLISH_S)
         began = time.monotonic()
         self.version += 1
-        tell(self.weights.publish, self.version, self.net)
-        tell(self.scores.published, self.version, began)
+        send(self.weights.publish, self.version, self.net)
+        send(self.scores.published, self.version, began)
         return {"count/env_steps": 1}
 
 
@@ -157,7 +157,7 @@ class Reader:
         while (newest := self.weights.latest(self.version)) is None:
             time.sleep(0.0005)
         self.version = newest[0]
-        tell(self.scores.came, self.version, time.monotonic())
+        send(self.scores.on_step, self.version, time.monotonic())
         return {"count/env_steps": 1}
 
 
@@ -166,7 +166,7 @@ def core_share(seconds: float, silent: bool) -> float:
     program = Program("chunks")
     program.add("sender", Sender, program.add("store", Store), silent)
     trial = tried(program, Processes(threads=1), Trial(seconds))
-    return sum(trial.slope(f"cpu/{role}", f"clock/{role}") for role in ("sender", "store"))
+    return sum(trial.value_and_grad(f"cpu/{role}", f"clock/{role}") for role in ("sender", "store"))
 
 
 def round_trip(seconds: float) -> float:

@@ -12,14 +12,14 @@ from troop.core.engine import Counters, Until
 from troop.core.errors import TrainingFault
 from troop.core.program import Program
 from troop.engines import Inline, Processes, Ray
-from troop.systems.setting import Evaluation, Setting
+from troop.systems.settings import Evaluation, RunSettings
 
 LOG_S = 0.2  # seconds between readings
 NEVER = 1e9
 FOREVER = Until(minutes=NEVER)
 BOTH = ("env_steps", "updates")
 
-SETTING = Setting(seed=0, device="cpu", evaluation=Evaluation(episodes=1, seconds=NEVER))
+SETTING = RunSettings(seed=0, device="cpu", evaluation=Evaluation(episodes=1, seconds=NEVER))
 AnyEngine = Inline | Processes | Ray
 
 
@@ -85,7 +85,7 @@ class Trial:
         """Of all readings of a metric."""
         return statistics.median(r.metrics[metric] for r in self.readings if metric in r.metrics)
 
-    def slope(self, over: str, under: str) -> float:
+    def value_and_grad(self, over: str, under: str) -> float:
         """How much of one gauge went by for each unit of the other, from the first reading to the last."""
         both = [r.metrics for r in self.readings if over in r.metrics and under in r.metrics]
         return (both[-1][over] - both[0][over]) / max(both[-1][under] - both[0][under], 1e-9)

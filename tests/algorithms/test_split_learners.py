@@ -1,0 +1,149 @@
+"""Both halves of an actor-critic, apart, against the same algorithm whole."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from small import PLAIN, batch, config, differing, spec, weights
+
+from troop.core.batch import Transition
+from troop.core.errors import BadInput
+
+CASES = {
+    "categorical": {},
+    "scalar": {"atoms": 0},
+    "one critic": {"atoms": 0, "critics": 1, "clipped_double_q": False},
+    "told": {"actor_carries_critic": True},
+}
+
+
+def halves(seed=0, **changes):
+    made = []
+    for name in ("critic_learner", "actor_learner"):
+        torch.manual_seed(seed)
+        made.append(getattr(config(**changes), name)(spec(2)))
+    return made
+
+
+def push_pull(critic_learner, actor_learner):
+    """What systems do with publications, at once."""
+    critic_learner.peer_module.load_state_dict(copy.deepcopy(actor_learner.publishes.state_dict()))
+    actor_learner.peer_module.load_state_dict(copy.deepcopy(critic_learner.publishes.state_dict()))
+
+
+def blank(sample):
+    """A batch of observations alone: the rest is no number."""
+    nothing = torch.full_like(sample.reward, torch.nan)
+    unknown = {k: torch.full_like(x, torch.nan) for k, x in sample.next_obs.items()}
+    return Transition(sample.obs, torch.full_like(sample.action, torch.nan), nothing, nothing, unknown)
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_halves_in_turn_are_the_whole(changes):
+    settings = PLAIN | changes | {"policy_delay": 1}
+    torch.manual_seed(0)
+    whole = config(**settings).algorithm(spec(2))
+    critic_learner, actor_learner = halves(**settings)
+    for update in range(6):
+        sample = batch(seed=update, privileged=2)
+        whole.update(sample)
+        critic_learner.update(sample)
+        push_pull(critic_learner, actor_learner)
+        actor_learner.update(blank(sample))
+        push_pull(critic_learner, actor_learner)
+    assert torch.equal(weights(critic_learner.critic), weights(whole.critic))
+    assert torch.equal(weights(critic_learner.target_critic), weights(whole.target_critic))
+    assert torch.equal(weights(actor_learner.policy.actor), weights(whole.policy.actor))
+
+
+def test_with_a_normalizer_too_where_it_looks_before_the_critics_do():
+    settings = {"policy_delay": 1}
+    torch.manual_seed(0)
+    whole = config(**settings).algorithm(spec(2))
+    critic_learner, actor_learner = halves(**settings)
+    for update in range(4):
+        sample = batch(seed=update, privileged=2)
+        torch.manual_seed(update)
+        whole.update(sample)
+        torch.manual_seed(update)
+        actor_learner.observe(sample.obs)
+        push_pull(critic_learner, actor_learner)
+        critic_learner.update(sample)
+        push_pull(critic_learner, actor_learner)
+        actor_learner.climb(sample.obs)
+    assert torch.equal(weights(critic_learner.critic), weights(whole.critic))
+    assert torch.equal(weights(actor_learner.policy.actor), weights(whole.policy.actor))
+    assert torch.equal(actor_learner.policy.normalizer.mean, whole.policy.normalizer.mean)
+
+
+def test_statistics_belong_to_the_policy_half_and_travel_with_the_policy():
+    critic_learner, actor_learner = halves()
+    sample = batch(64, privileged=2)
+    critic_learner.update(sample)
+    assert critic_learner.peer_module.normalizer.count == 0
+    actor_learner.update(sample)
+    assert actor_learner.publishes.normalizer.count == 64
+    push_pull(critic_learner, actor_learner)
+    actor = config().policy(spec(2))
+    actor.load_state_dict(actor_learner.publishes.state_dict())
+    seen = [
+        policy.seen(sample.obs) for policy in (actor, critic_learner.peer_module, actor_learner.publishes)
+    ]
+    assert torch.equal(seen[0], seen[1]) and torch.equal(seen[1], seen[2])
+    assert torch.allclose(seen[0].mean(0), torch.zeros(5), atol=1e-5)
+
+
+@pytest.mark.parametrize("actor_carries_critic", [False, True])
+def test_what_is_followed_is_never_trained(actor_carries_critic):
+    critic_learner, actor_learner = halves(actor_carries_critic=actor_carries_critic)
+    before = weights(critic_learner.peer_module), weights(actor_learner.peer_module)
+    for update in range(3):
+        for half in (critic_learner, actor_learner):
+            half.update(batch(seed=update, privileged=2))
+    assert torch.equal(before[0], weights(critic_learner.peer_module))
+    assert torch.equal(before[1], weights(actor_learner.peer_module))
+    assert not any(
+        p.requires_grad for half in (critic_learner, actor_learner) for p in half.peer_module.parameters()
+    )
+
+
+def test_news_of_the_policy_changes_targets_at_once():
+    critic_learner, _ = halves(**PLAIN)
+    sample = batch(privileged=2)
+    seen = critic_learner.policy.seen(sample.next_obs)
+    before = critic_learner.target(sample, seen)
+    news = {k: x + 0.5 for k, x in critic_learner.peer_module.state_dict().items()}
+    critic_learner.peer_module.load_state_dict(news)
+    assert not torch.equal(before, critic_learner.target(sample, seen))
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["critic half", "policy half"])
+def test_a_half_is_its_state(which):
+    made, other = halves()[which], halves(seed=9)[which]
+    for update in range(3):
+        made.update(batch(seed=update, privileged=2))
+    other.load_state_dict(copy.deepcopy(made.state_dict()))
+    for half in (made, other):
+        torch.manual_seed(4)
+        for update in range(4):
+            half.update(batch(seed=update, privileged=2))
+    assert differing(made.state_dict(), other.state_dict()) == []
+
+
+def test_priorities_come_from_the_critic_half():
+    critic_learner, actor_learner = halves()
+    sample = dataclasses.replace(batch(privileged=2), index=torch.arange(16))
+    assert critic_learner.update(sample).priority.shape == (16,)
+    assert actor_learner.update(sample).priority is None
+
+
+@pytest.mark.parametrize("name", ["target_policy", "delay_targets"])
+def test_a_slow_policy_cannot_be_split(name):
+    cfg = config(**{name: True})
+    flag = name.replace("_", "-")
+    assert f"--algorithm.{flag} is True" in cfg.unsplittable_reason()
+    assert config().unsplittable_reason() is None
+    for half in ("critic_learner", "actor_learner"):
+        with pytest.raises(BadInput, match=f"--algorithm.no-{flag}"):
+            getattr(cfg, half)(spec())

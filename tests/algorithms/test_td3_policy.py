@@ -1,0 +1,97 @@
+import pytest
+import torch
+from small import batch, config, learner, spec
+
+from troop.core.env import Continuous, Discrete, EnvSpec, Field
+
+
+def policy(**changes):
+    torch.manual_seed(0)
+    return config(**changes).policy(spec())
+
+
+def test_noise_has_the_standard_deviation_of_its_row():
+    made, rows = policy(), 40_000
+    obs = {"obs": torch.zeros(rows, 3)}
+    sigma = torch.where(torch.arange(rows) % 2 == 0, 0.05, 0.4)
+    torch.manual_seed(1)
+    noise = made.act(obs, None, sigma).action - made.act(obs, None, torch.zeros(rows)).action
+    assert noise[::2].std().item() == pytest.approx(0.05, rel=0.03)
+    assert noise[1::2].std().item() == pytest.approx(0.4, rel=0.03)
+    assert torch.corrcoef(noise[1::2].T)[0, 1].abs() < 0.03  # each joint has noise of its own
+
+
+def test_a_row_without_exploration_is_exact_beside_rows_with():
+    made, obs = policy(), batch(6).obs
+    still = made.act(obs, None, torch.zeros(6)).action
+    mixed = made.act(obs, None, torch.tensor([0.0, 0.5, 0.0, 0.5, 0.0, 0.5])).action
+    assert torch.equal(mixed[::2], still[::2]) and (mixed[1::2] != still[1::2]).all()
+
+
+def test_evaluation_is_noise_free_and_repeatable():
+    made, obs = policy(), batch(6).obs
+    state = torch.get_rng_state()
+    first, second = (made.act(obs, None, torch.zeros(6)).action for _ in range(2))
+    assert torch.equal(first, second) and torch.equal(state, torch.get_rng_state())
+
+
+def test_noisy_actions_are_stored_as_they_are_unless_clipped():
+    obs, loud = batch(500).obs, torch.full((500,), 3.0)
+    assert policy().act(obs, None, loud).action.abs().max() > 1
+    assert policy(clip_actions=True).act(obs, None, loud).action.abs().max() <= 1
+
+
+def test_std_min_and_std_max_reach_the_exploration():
+    exploration = config(std_min=0.12, std_max=0.34).exploration
+    assert (exploration.low, exploration.high) == (0.12, 0.34)
+
+
+def test_what_the_config_says_it_eats():
+    experience = config(n_step=3, gamma=0.9, bootstrap_on_truncation=False).experience
+    assert (experience.n, experience.gamma, experience.bootstrap_on_truncation) == (3, 0.9, False)
+    assert experience.scale_rewards_to is None
+    assert config(normalize_rewards=True, v_min=-5, v_max=20).experience.scale_rewards_to == 5
+
+
+def test_envs_it_cannot_learn_are_refused_by_name():
+    box, image = Field((3,)), Field((84, 84))
+    discrete = EnvSpec("Cat", {"obs": box}, Discrete(3), 1)
+    assert "Cat has discrete actions" in config().unsupported_reason(discrete)
+    assert "image" in config().unsupported_reason(EnvSpec("Cat", {"obs": image}, Continuous(2), 1))
+    assert "no range" in config(v_min=3.0, v_max=3.0).unsupported_reason(spec())
+    assert config().unsupported_reason(spec()) is None
+
+
+def losses(**changes):
+    made = learner(policy_delay=2, **changes)
+    torch.manual_seed(5)
+    found = []
+    for update in range(10):
+        metrics = made.update(batch(32, seed=update)).metrics
+        found += [float(metrics[name]) for name in ("loss/critic", "loss/policy") if name in metrics]
+    return found
+
+
+def compiler_missing():
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except (InvalidCxxCompiler, RuntimeError):
+        return True
+    return False
+
+
+def test_compiled_losses_equal_eager_ones():
+    if compiler_missing():
+        pytest.skip("no C++ compiler")
+    # Noise off: a compiled graph may draw it in another order.
+    settings = {"policy_noise": 0.0, "lr_end": 0.5, "lr_updates": 10}
+    assert losses(compile=True, **settings) == pytest.approx(losses(**settings), rel=1e-4, abs=1e-5)
+
+
+def test_bf16_losses_are_near_float32_ones():
+    plain, amp = losses(policy_noise=0.0), losses(policy_noise=0.0, amp=True)
+    assert amp != plain
+    assert amp == pytest.approx(plain, rel=0.03, abs=0.05)

@@ -1,0 +1,181 @@
+import copy
+import math
+
+import pytest
+import torch
+from small import PLAIN, batch, config, differing, learner, spec, weights
+
+from troop.algorithms.optim.target import frozen
+
+
+@pytest.mark.parametrize("delay", [1, 2, 3, 4])
+def test_the_policy_moves_on_every_delay_th_update_and_only_then(delay):
+    made = learner(policy_delay=delay)
+    for update in range(1, 13):
+        before = weights(made.policy.actor)
+        outcome = made.update(batch(seed=update))
+        due = update % delay == 0
+        assert torch.equal(before, weights(made.policy.actor)) != due
+        assert ("loss/policy" in outcome.metrics) == due
+
+
+@pytest.mark.parametrize("critics, atoms", [(1, 0), (2, 0), (1, 11)])
+def test_ddpg_by_hand(critics, atoms):
+    """One critic, no smoothing, no delay, a slow copy of the policy: three updates with plain torch."""
+    settings = PLAIN | {
+        "critics": critics,
+        "atoms": atoms,
+        "policy_delay": 1,
+        "target_policy": True,
+        "tau": 0.05,
+    }
+    made = learner(clipped_double_q=False, policy_q="first", actor_lr=1e-3, critic_lr=2e-3, **settings)
+    actor, critic = copy.deepcopy(made.policy.actor), copy.deepcopy(made.critic)
+    slow_actor, slow_critic = copy.deepcopy(made.target_actor), copy.deepcopy(made.target_critic)
+    actor_steps = torch.optim.AdamW(actor.parameters(), lr=1e-3, weight_decay=0.0)
+    critic_steps = torch.optim.AdamW(critic.parameters(), lr=2e-3, weight_decay=0.0)
+
+    def value(outputs):
+        return outputs.squeeze(-1) if not atoms else outputs.softmax(-1) @ torch.linspace(-10, 10, atoms)
+
+    for update in range(3):
+        sample = batch(seed=update)
+        obs, next_obs = sample.obs["obs"], sample.next_obs["obs"]
+        if atoms:
+            target = made.critic_learner.target(sample, next_obs)  # the projection has its own tests
+            loss = -(target * critic(obs, sample.action).log_softmax(-1)).sum(-1).mean(-1).sum()
+        else:
+            with torch.no_grad():
+                future = value(slow_critic(next_obs, slow_actor(next_obs)))
+            target = sample.reward + sample.discount * future
+            loss = sum(
+                ((value(critic(obs, sample.action))[c] - target[c]) ** 2).mean() for c in range(critics)
+            )
+        critic_steps.zero_grad()
+        loss.backward()
+        critic_steps.step()
+        actor_steps.zero_grad()
+        (-value(critic(obs, actor(obs)))[0].mean()).backward()
+        actor_steps.step()
+        with torch.no_grad():
+            for slow, fast in ((slow_actor, actor), (slow_critic, critic)):
+                for s, f in zip(slow.parameters(), fast.parameters(), strict=True):
+                    s.copy_(0.95 * s + 0.05 * f)
+        outcome = made.update(sample)
+        assert outcome.metrics["loss/critic"].item() == pytest.approx(loss.item(), rel=1e-4)
+    pairs = (
+        (made.policy.actor, actor),
+        (made.critic, critic),
+        (made.target_actor, slow_actor),
+        (made.target_critic, slow_critic),
+    )
+    for ours, by_hand in pairs:
+        assert torch.allclose(weights(ours), weights(by_hand), atol=1e-5)
+
+
+@pytest.mark.parametrize("which, how", [("min", torch.amin), ("mean", torch.mean), ("first", None)])
+def test_what_the_policy_climbs(which, how):
+    made, sample = learner(atoms=0, policy_q=which, **PLAIN), batch()
+    obs = sample.obs["obs"]
+    values = made.critic(obs, made.policy.actor(obs)).squeeze(-1)
+    expected = -(values[0] if how is None else how(values, 0)).mean()
+    assert made.actor_learner.climb(sample.obs).metrics["loss/policy"].item() == pytest.approx(
+        expected.item(), abs=1e-6
+    )
+    auto = [
+        learner(atoms=0, clipped_double_q=on, **PLAIN).actor_learner.climb(sample.obs).metrics["loss/policy"]
+        for on in (True, False)
+    ]
+    assert [x.item() for x in auto] == pytest.approx(
+        [-values.amin(0).mean().item(), -values.mean(0).mean().item()], abs=1e-6
+    )
+
+
+def test_the_policy_update_climbs_and_leaves_the_critics_alone():
+    made, sample = learner(actor_lr=1e-2, **PLAIN), batch()
+    made.critic_learner.descend(sample)
+    before, gradient = weights(made.critic), [p.grad.clone() for p in made.critic.parameters()]
+    losses = [made.actor_learner.climb(sample.obs).metrics["loss/policy"].item() for _ in range(20)]
+    assert losses[-1] < losses[0] - 1e-3
+    assert torch.equal(before, weights(made.critic))
+    assert all(torch.equal(p.grad, g) for p, g in zip(made.critic.parameters(), gradient, strict=True))
+    assert all(p.requires_grad for p in made.critic.parameters())
+
+
+@pytest.mark.parametrize("tau", [0.1, 1.0])
+def test_targets_move_by_exactly_tau(tau):
+    made = learner(tau=tau, target_policy=True, layer_norm=True)
+    for update in range(4):
+        before = weights(made.target_critic), weights(made.target_actor)
+        made.update(batch(seed=update))
+        for old, target, online in zip(
+            before, (made.target_critic, made.target_actor), (made.critic, made.policy.actor), strict=True
+        ):
+            assert torch.allclose(weights(target), old + tau * (weights(online) - old), atol=1e-7)
+
+
+def test_targets_wait_for_the_policy_if_told_so():
+    made = learner(delay_targets=True, policy_delay=3)
+    for update in range(1, 7):
+        before = weights(made.target_critic)
+        made.update(batch(seed=update))
+        assert torch.equal(before, weights(made.target_critic)) == (update % 3 != 0)
+
+
+def test_a_frozen_copy_does_not_share_memory_with_what_it_copies():
+    online = learner().critic
+    copied = frozen(online)
+    before = weights(copied)
+    with torch.no_grad():
+        for parameter in online.parameters():
+            parameter.add_(1)
+    assert torch.equal(before, weights(copied)) and not any(p.requires_grad for p in copied.parameters())
+
+
+def test_the_acting_policy_is_the_trained_one():
+    made = learner(policy_delay=1, actor_lr=1e-2)
+    acting, obs = made.publishes, batch().obs
+    before = acting.act(obs, None, torch.zeros(16)).action
+    made.update(batch())
+    assert not torch.equal(before, acting.act(obs, None, torch.zeros(16)).action)
+    assert {p.data_ptr() for p in acting.actor.parameters()} == {
+        p.data_ptr() for p in made.policy.actor.parameters()
+    }
+
+
+def test_weights_of_a_policy_load_whatever_the_number_of_envs():
+    made = learner(privileged=2)
+    made.update(batch(privileged=2))
+    other = config().policy(spec(privileged=2, envs=9))
+    other.load_state_dict(made.publishes.state_dict())
+    obs = batch(9, privileged=2).obs
+    still = torch.zeros(9)
+    assert torch.equal(other.act(obs, None, still).action, made.policy.act(obs, None, still).action)
+
+
+def test_normalizer_learns_from_batches_and_not_from_acting():
+    made = learner()
+    sample = batch(64)
+    made.policy.act(sample.obs, None, torch.full((64,), 0.3))
+    assert made.policy.normalizer.count == 0
+    made.update(sample)
+    assert made.policy.normalizer.count == 64
+    assert torch.allclose(made.policy.normalizer.mean, sample.obs["obs"].mean(0), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"atoms": 0, "target_policy": True, "lr_end": 0.1, "lr_updates": 20}]
+)
+def test_a_loaded_learner_goes_on_as_if_never_stopped(changes):
+    made = learner(policy_delay=2, policy_noise=0.2, **changes)
+    for update in range(5):
+        made.update(batch(seed=update))
+    state = copy.deepcopy(made.state_dict())
+    other = learner(seed=7, policy_delay=2, policy_noise=0.2, **changes)
+    other.load_state_dict(state)
+    losses = []
+    for one in (made, other):
+        torch.manual_seed(11)
+        losses.append([float(one.update(batch(seed=u)).metrics["loss/critic"]) for u in range(10, 17)])
+    assert losses[0] == losses[1] and all(math.isfinite(x) for x in losses[0])
+    assert differing(made.state_dict(), other.state_dict()) == []

@@ -1,0 +1,80 @@
+"""Worlds whose values are known: what is learned must be that number."""
+
+import pytest
+import torch
+
+from troop.algorithms.td3 import TD3Config
+from troop.core.program import construct
+from troop.envs import Toy
+from troop.roles.trainer import UpdateSchedule
+from troop.systems.settings import Evaluation, RunSettings
+from troop.systems.sync import Sync
+
+GAMMA = 0.8
+QUICK = {
+    "gamma": GAMMA,
+    "tau": 0.2,
+    "actor_hidden": (32,),
+    "critic_hidden": (64,),
+    "critic_lr": 5e-3,
+    "actor_lr": 1e-5,  # where actions change nothing the policy should not chase the critics' errors
+    "weight_decay": 0.0,
+    "v_min": -1.0,
+    "v_max": 7.0,
+    "atoms": 41,
+    "policy_noise": 0.1,
+}
+
+
+def trained(env, rounds=250, **changes):
+    torch.manual_seed(0)
+    cfg = TD3Config(**(QUICK | changes))
+    system = Sync(
+        UpdateSchedule(batch_size=64, updates_per_step=2),
+        replay_capacity=4_000,
+        learning_starts=20,
+        recreate_every=0,
+    )
+    program = system.program(cfg, env, RunSettings(1, "cpu", Evaluation(episodes=1)))
+    trainer = construct(program.nodes["trainer"].build, {}.__getitem__)
+    for _ in range(rounds):
+        trainer.step()
+    return trainer.algorithm
+
+
+def values(algorithm, obs):
+    """The lower critic's value of the policy's own action."""
+    with torch.no_grad():
+        x = algorithm.policy.normalizer(obs)
+        outputs = algorithm.critic(x, algorithm.policy(x))
+        return algorithm.policy.value(outputs)  # the lower one's
+
+
+@pytest.mark.parametrize("style, n", [("same_step", 1), ("next_step", 3)])
+def test_a_clock_that_only_times_out_is_worth_one_over_one_minus_gamma(style, n):
+    env = Toy("Clock", 4, limit=5, autoreset=style)
+    found = values(trained(env, n_step=n), torch.arange(5).unsqueeze(1) / 5)
+    assert found.tolist() == pytest.approx([1 / (1 - GAMMA)] * 5, abs=0.1)
+
+
+def test_without_bootstrap_at_limits_it_is_worth_what_is_left():
+    env = Toy("Clock", 4, limit=5)
+    found = values(trained(env, bootstrap_on_truncation=False), torch.arange(5).unsqueeze(1) / 5)
+    left = [sum(GAMMA**i for i in range(5 - elapsed)) for elapsed in range(5)]
+    assert found.tolist() == pytest.approx(left, abs=0.1)
+
+
+@pytest.mark.parametrize("style, n, atoms", [("same_step", 1, 0), ("next_step", 3, 41)])
+def test_a_countdown_is_worth_what_is_left(style, n, atoms):
+    env = Toy("Countdown", 4, limit=5, autoreset=style)
+    found = values(trained(env, n_step=n, atoms=atoms), torch.arange(1, 6).unsqueeze(1) / 5)
+    left = [sum(GAMMA**i for i in range(count)) for count in range(1, 6)]
+    assert found.tolist() == pytest.approx(left, abs=0.1)
+
+
+def test_a_chain_is_walked_to_its_end_and_worth_the_discounted_prize():
+    env = Toy("Chain", 8, limit=4)
+    made = trained(env, rounds=400, std_min=0.3, std_max=1.0, v_min=-0.5, v_max=1.5, tau=0.3, actor_lr=2e-3)
+    places = torch.eye(4)[:3]
+    assert (made.policy(made.policy.normalizer(places)) > 0).all()  # the wrong sign would walk away from it
+    assert values(made, places).tolist() == pytest.approx([GAMMA**2, GAMMA, 1], abs=0.05)

@@ -14,7 +14,7 @@ def seen(rows=64, seed=0):
 
 @pytest.mark.parametrize("kind", [DQNConfig, C51Config])
 def test_each_row_explores_by_its_own_epsilon(kind):
-    policy = learner(kind=kind).publishes
+    policy = learner(kind=kind).policy
     obs = {"obs": seen(1)["obs"].expand(30_000, 3)}
     greedy = policy.act(obs, None, torch.zeros(30_000)).action
     assert len(set(greedy.tolist())) == 1
@@ -29,7 +29,7 @@ def test_each_row_explores_by_its_own_epsilon(kind):
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5])
 def test_with_the_action_travel_its_value_and_the_best_one(epsilon):
-    policy, obs = learner().publishes, seen()
+    policy, obs = learner().policy, seen()
     acted = policy.act(obs, None, torch.full((64,), epsilon))
     q = policy(obs["obs"])
     for row in range(64):
@@ -39,7 +39,7 @@ def test_with_the_action_travel_its_value_and_the_best_one(epsilon):
 
 
 def test_c51_tells_no_values_since_its_priorities_are_of_another_kind():
-    assert learner(kind=C51Config).publishes.act(seen(), None, torch.zeros(64)).extras == {}
+    assert learner(kind=C51Config).policy.act(seen(), None, torch.zeros(64)).extras == {}
 
 
 def test_c51_acts_on_means_not_on_likely_atoms():
@@ -49,7 +49,7 @@ def test_c51_acts_on_means_not_on_likely_atoms():
 
 
 def test_noisy_rows_each_draw_their_own_noise_at_every_act():
-    policy = learner(noisy=0.5).publishes
+    policy = learner(noisy=0.5).policy
     obs, on = {"obs": seen(1)["obs"].expand(256, 3)}, torch.ones(256)
     first, second = (policy.act(obs, None, on).extras["value"] for _ in range(2))
     assert first.unique().numel() > 200  # the same observation, another noise in each row
@@ -58,13 +58,13 @@ def test_noisy_rows_each_draw_their_own_noise_at_every_act():
 
 @pytest.mark.parametrize("kind", [DQNConfig, RainbowConfig])
 def test_with_explore_zero_a_noisy_policy_says_the_same_twice(kind):
-    policy, obs, off = learner(kind=kind, noisy=0.5).publishes, seen(), torch.zeros(64)
+    policy, obs, off = learner(kind=kind, noisy=0.5).policy, seen(), torch.zeros(64)
     first, second = (policy.act(obs, None, off) for _ in range(2))
     assert torch.equal(first.action, second.action)
 
 
 def test_rows_at_zero_feel_nothing_of_the_noise_of_their_neighbours():
-    policy, obs, off = learner(noisy=0.5).publishes, seen(), torch.zeros(64)
+    policy, obs, off = learner(noisy=0.5).policy, seen(), torch.zeros(64)
     first = policy.act(obs, None, off)
     half = torch.cat((off[:32], torch.ones(32)))
     mixed = policy.act(obs, None, half)
@@ -73,7 +73,7 @@ def test_rows_at_zero_feel_nothing_of_the_noise_of_their_neighbours():
 
 
 def test_acting_is_repeatable_from_the_seed():
-    policy, obs, rate = learner().publishes, seen(), torch.full((64,), 0.5)
+    policy, obs, rate = learner().policy, seen(), torch.full((64,), 0.5)
     found = []
     for _ in range(2):
         torch.manual_seed(7)

@@ -188,5 +188,5 @@ def test_the_normalizer_takes_in_batches_and_travels_with_the_policy():
     made.update(batch())
     assert made.policy.normalizer.count == 16
     alone = made.cfg.policy(SPEC)
-    alone.load_state_dict(made.publishes.state_dict())
+    alone.load_state_dict(made.policy.state_dict())
     assert torch.equal(alone.normalizer.mean, made.policy.normalizer.mean)

@@ -189,9 +189,9 @@ def test_halves_in_turn_are_the_whole(changes):
     torch.manual_seed(1)
     for update in range(6):
         critic_learner.update(batch(seed=update))
-        actor_learner.peer_module.load_state_dict(copy.deepcopy(critic_learner.publishes.state_dict()))
+        actor_learner.peer_module.load_state_dict(copy.deepcopy(critic_learner.module.state_dict()))
         actor_learner.update(batch(seed=update))
-        critic_learner.peer_module.load_state_dict(copy.deepcopy(actor_learner.publishes.state_dict()))
+        critic_learner.peer_module.load_state_dict(copy.deepcopy(actor_learner.module.state_dict()))
     assert torch.equal(weights(critic_learner.critic), weights(whole.critic))
     assert torch.equal(weights(critic_learner.target_critic), weights(whole.target_critic))
     assert torch.equal(weights(actor_learner.policy.actor), weights(whole.policy.actor))
@@ -202,7 +202,7 @@ def test_halves_in_turn_are_the_whole(changes):
 def test_the_temperature_travels_with_the_policy():
     made = config().actor_learner(spec())
     made.update(batch())
-    assert "temperature.log_alpha" in made.publishes.state_dict()
+    assert "temperature.log_alpha" in made.module.state_dict()
 
 
 def test_a_loaded_learner_goes_on_as_if_never_stopped():

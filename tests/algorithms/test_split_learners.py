@@ -28,8 +28,8 @@ def halves(seed=0, **changes):
 
 def push_pull(critic_learner, actor_learner):
     """What systems do with publications, at once."""
-    critic_learner.peer_module.load_state_dict(copy.deepcopy(actor_learner.publishes.state_dict()))
-    actor_learner.peer_module.load_state_dict(copy.deepcopy(critic_learner.publishes.state_dict()))
+    critic_learner.peer_module.load_state_dict(copy.deepcopy(actor_learner.module.state_dict()))
+    actor_learner.peer_module.load_state_dict(copy.deepcopy(critic_learner.module.state_dict()))
 
 
 def blank(sample):
@@ -83,12 +83,12 @@ def test_statistics_belong_to_the_policy_half_and_travel_with_the_policy():
     critic_learner.update(sample)
     assert critic_learner.peer_module.normalizer.count == 0
     actor_learner.update(sample)
-    assert actor_learner.publishes.normalizer.count == 64
+    assert actor_learner.module.normalizer.count == 64
     push_pull(critic_learner, actor_learner)
     actor = config().policy(spec(2))
-    actor.load_state_dict(actor_learner.publishes.state_dict())
+    actor.load_state_dict(actor_learner.module.state_dict())
     seen = [
-        policy.seen(sample.obs) for policy in (actor, critic_learner.peer_module, actor_learner.publishes)
+        policy.seen(sample.obs) for policy in (actor, critic_learner.peer_module, actor_learner.module)
     ]
     assert torch.equal(seen[0], seen[1]) and torch.equal(seen[1], seen[2])
     assert torch.allclose(seen[0].mean(0), torch.zeros(5), atol=1e-5)

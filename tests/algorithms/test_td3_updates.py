@@ -134,7 +134,7 @@ def test_a_frozen_copy_does_not_share_memory_with_what_it_copies():
 
 def test_the_acting_policy_is_the_trained_one():
     made = learner(policy_delay=1, actor_lr=1e-2)
-    acting, obs = made.publishes, batch().obs
+    acting, obs = made.policy, batch().obs
     before = acting.act(obs, None, torch.zeros(16)).action
     made.update(batch())
     assert not torch.equal(before, acting.act(obs, None, torch.zeros(16)).action)
@@ -147,7 +147,7 @@ def test_weights_of_a_policy_load_whatever_the_number_of_envs():
     made = learner(privileged=2)
     made.update(batch(privileged=2))
     other = config().policy(spec(privileged=2, envs=9))
-    other.load_state_dict(made.publishes.state_dict())
+    other.load_state_dict(made.policy.state_dict())
     obs = batch(9, privileged=2).obs
     still = torch.zeros(9)
     assert torch.equal(other.act(obs, None, still).action, made.policy.act(obs, None, still).action)

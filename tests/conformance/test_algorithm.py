@@ -149,7 +149,7 @@ def test_state_round_trips_and_training_goes_on_bit_equal(case):
 def test_the_policy_acts_row_by_row(case):
     made, obs = case.learner(), case.batch().obs
     made.update(case.batch())
-    policy, still = made.publishes, torch.zeros(64)
+    policy, still = made.policy, torch.zeros(64)
     whole = policy.act(obs, policy.initial_state(64), still).action
     parts = [
         policy.act({k: x[rows] for k, x in obs.items()}, policy.initial_state(32), still[:32]).action
@@ -165,9 +165,9 @@ def test_the_policy_acts_row_by_row(case):
 def test_the_policy_alone_loads_what_the_learner_publishes(case):
     made, alone = case.learner(), case.config.policy(case.spec)
     made.update(case.batch())
-    alone.load_state_dict(made.publishes.state_dict())
+    alone.load_state_dict(made.policy.state_dict())
     obs, still = case.batch(1).obs, torch.zeros(64)
-    assert torch.equal(alone.act(obs, None, still).action, made.publishes.act(obs, None, still).action)
+    assert torch.equal(alone.act(obs, None, still).action, made.policy.act(obs, None, still).action)
 
 
 def test_weighted_rows_count_by_their_weight(case):

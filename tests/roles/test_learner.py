@@ -60,7 +60,7 @@ def test_the_first_policy_goes_out_at_once_and_then_every_so_many_updates():
         versions.append(weights.version)
     assert sorted(set(versions)) == [0, 4, 8, 12] and made.updates == 12
     assert made.gauges() == {"policy/version": 12}
-    for name, x in made.algorithm.publishes.state_dict().items():
+    for name, x in made.algorithm.policy.state_dict().items():
         assert torch.equal(x, weights.weights[name])
 
 
@@ -99,7 +99,7 @@ class HalfOf:
     """A half that counts, and says what it followed at each update."""
 
     def __init__(self):
-        self.publishes, self.peer_module = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+        self.module, self.peer_module = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
         self.consecutive_skips, self.seen = torch.zeros(()), []
 
     def update(self, batch):

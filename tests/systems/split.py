@@ -40,24 +40,24 @@ class PartialLearner:
 
     consecutive_skips = torch.zeros(())
 
-    def __init__(self, publishes, peer_module, seconds, loss):
-        self.publishes, self.peer_module, self.seconds, self.loss = publishes, peer_module, seconds, loss
+    def __init__(self, module, peer_module, seconds, loss):
+        self.module, self.peer_module, self.seconds, self.loss = module, peer_module, seconds, loss
         self.batches, self.followed = [], []
 
     def update(self, batch):
         if self.seconds:
             time.sleep(self.seconds)
-        self.publishes.updates += 1
+        self.module.updates += 1
         self.batches = [*self.batches[-20:], batch]
         self.followed.append(int(self.peer_module.updates))
         return UpdateResult({f"loss/{self.loss}": batch.obs["obs"].mean() + self.peer_module.updates})
 
     def state_dict(self):
-        return {"publishes": self.publishes.state_dict(), "follows": self.peer_module.state_dict()}
+        return {"module": self.module.state_dict(), "peer_module": self.peer_module.state_dict()}
 
     def load_state_dict(self, state):
-        self.publishes.load_state_dict(state["publishes"])
-        self.peer_module.load_state_dict(state["follows"])
+        self.module.load_state_dict(state["module"])
+        self.peer_module.load_state_dict(state["peer_module"])
 
 
 @dataclass(frozen=True)

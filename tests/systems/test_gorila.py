@@ -65,7 +65,7 @@ def test_one_bundle_is_sync_with_adagrad_from_the_first_env_step_on():
     alone = Host(sync.program(DQN, ENV, own), 3)
     trainer = alone.roles["trainer"]
     trainer.algorithm = seeded_learner(DQN.algorithm, ENV.spec, 3, "cpu", Plain())
-    trainer.collector.policy = trainer.algorithm.publishes
+    trainer.collector.policy = trainer.algorithm.policy
     ends = []
     for host, name in ((bundle, "bundle0"), (alone, "trainer")):
         torch.manual_seed(5)

@@ -142,7 +142,7 @@ def test_each_learner_follows_the_other_and_lags_by_one_publication_at_most():
     for half, other, every in ((critic, policy, 8), (policy, critic, 16)):
         assert half.followed == sorted(half.followed) and len(set(half.followed)) > 5
         assert all(version % every == 0 for version in half.followed)
-        assert int(other.publishes.updates) - half.followed[-1] <= 2 * every
+        assert int(other.module.updates) - half.followed[-1] <= 2 * every
     lags = {
         name: {float(step[name]) for step in said if name in step}
         for name in ("critic/policy_lag", "policy/critic_lag", "policy/lag")
@@ -167,8 +167,8 @@ def test_updates_of_the_run_are_those_of_the_critics():
 def test_only_the_policy_is_taken_for_a_policy():
     running = host()
     for _ in range(3):  # the first checkpoint is made before anything was published
-        assert torch.equal(running.policy()["drawn"], running.roles["policy"].algorithm.publishes.drawn)
-        assert not torch.equal(running.policy()["drawn"], running.roles["critic"].algorithm.publishes.drawn)
+        assert torch.equal(running.policy()["drawn"], running.roles["policy"].algorithm.module.drawn)
+        assert not torch.equal(running.policy()["drawn"], running.roles["critic"].algorithm.module.drawn)
         running.roles["critic"].step()
     hosts = list(SMALL.program(Split(), CLOCK, SETTING).hosts())
     assert hosts[:3] == ["weights", "policy", "critic"]  # engines ask in this order
@@ -232,7 +232,7 @@ def test_all_three_see_an_observation_as_the_same_version_of_the_policy_does():
     rounds(running, 130)
     for name in ("actor", "critic"):  # both take the newest
         running.roles[name].step()
-    learned = running.roles["policy"].algorithm.publishes
+    learned = running.roles["policy"].algorithm.module
     assert float(learned.normalizer.count) > 500 and not torch.equal(learned.normalizer.mean, torch.zeros(2))
     x = {"obs": torch.randn(50, 2) * 10.0 ** torch.arange(-2, 3).repeat(10).unsqueeze(1)}  # far out too
     acting, judging = running.roles["actor"].hands.policy, running.roles["critic"].algorithm.peer_module

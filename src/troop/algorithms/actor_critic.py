@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from troop.algorithms.actor_critic_config import ActorCriticConfig
 from troop.algorithms.halves import ActorLearner, CriticLearner, nets
@@ -26,7 +26,6 @@ class ActorCritic:
     def __init__(self, spec: EnvSpec, cfg: ActorCriticConfig, peers: Peers, device: str) -> None:
         self.cfg = cfg
         self.policy, self.critic = nets(cfg, spec, device)
-        self.publishes: nn.Module = self.policy
         learns_critic, learns_policy = self.halves
         self.critic_learner = learns_critic(cfg, self.policy, self.critic, peers, device)
         self.actor_learner = learns_policy(cfg, self.policy, self.critic, peers, device)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from troop.algorithms.actor_critic_config import ActorCriticConfig
-from troop.core.algorithm import State
+from troop.core.algorithm import Policy, State
 from troop.core.env import OBS, PRIVILEGED, Continuous, EnvSpec, Obs
 from troop.functional import categorical
 from troop.nets.actors import DeterministicActor, GaussianActor
@@ -50,7 +50,7 @@ class Value(nn.Module):
         ]()
 
 
-class ActorCriticPolicy(nn.Module):
+class ActorCriticPolicy(Policy):
     """Normalizer and actor in one, so that statistics travel with weights; and the critics, if it tells."""
 
     def __init__(

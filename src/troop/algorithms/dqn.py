@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from troop.algorithms.optim.optimizer import OptimizerConfig
 from troop.algorithms.optim.target import frozen, hard_update, soft_update
-from troop.core.algorithm import PolicyOutput, State, UpdateResult
+from troop.core.algorithm import Policy, PolicyOutput, State, UpdateResult
 from troop.core.batch import NStep, Transition
 from troop.core.config import bounded
 from troop.core.env import OBS, Discrete, EnvSpec, Obs
@@ -130,7 +130,7 @@ class DQNConfig:
         return DQN(spec, self, peers, device)
 
 
-class DQNPolicy(nn.Module):
+class DQNPolicy(Policy):
     """The online net, and its normalizer if any; acts epsilon-greedily, or by its own noise."""
 
     def __init__(self, spec: EnvSpec, cfg: DQNConfig) -> None:
@@ -193,7 +193,7 @@ class DQN:
 
     def __init__(self, spec: EnvSpec, cfg: DQNConfig, peers: Peers, device: str) -> None:
         self.cfg, self.peers = cfg, peers
-        self.policy = self.publishes = cfg.policy(spec).to(device)
+        self.policy = cfg.policy(spec).to(device)
         self.q = self.policy.q
         how = OptimizerConfig(
             weight_decay=cfg.weight_decay,

@@ -46,7 +46,7 @@ class CriticLearner:
         self, cfg: ActorCriticConfig, policy: ActorCriticPolicy, critic: Critics, peers: Peers, device: str
     ) -> None:
         self.cfg, self.policy, self.critic = cfg, policy, critic
-        self.publishes: nn.Module = critic
+        self.module: nn.Module = critic
         self.peer_module: nn.Module = policy
         self.atoms = torch.linspace(cfg.v_min, cfg.v_max, cfg.atoms, device=device) if cfg.atoms else None
         self.elementwise = cfg.clipped_double_q and cfg.categorical_min == "elementwise_min"
@@ -147,7 +147,7 @@ class ActorLearner:
         self, cfg: ActorCriticConfig, policy: ActorCriticPolicy, critic: Critics, peers: Peers, device: str
     ) -> None:
         self.cfg, self.policy, self.critic = cfg, policy, critic
-        self.publishes: nn.Module = policy
+        self.module: nn.Module = policy
         self.peer_module: nn.Module = critic
         self.descent = cfg.descent(device).on(peers, policy.actor, cfg.actor_lr, cfg.policy_delay)
         self.trained_elsewhere = [p for p in critic.parameters() if p.requires_grad]

@@ -97,7 +97,7 @@ def _needs(recipe: str, env: str, copies: int | None, device: str, capacity: int
     total = rows * layout.row_bytes / 1e9
     say(f"replay     {rows:,} rows x {layout.row_bytes} bytes = {total:.3f} GB on {device}")
     module = made.algorithm.algorithm(spec, device="cpu")
-    parts = [module.publishes, *([module.critic] if hasattr(module, "critic") else [])]
+    parts = [module.policy, *([module.critic] if hasattr(module, "critic") else [])]
     weights = sum(parameter.numel() for part in parts for parameter in part.parameters())
     say(f"learner    {weights:,} weights; with gradients, moments and targets {weights * 20 / 1e9:.3f} GB")
     pace = [getattr(made.system, name) for name in ("rhythm", "learner") if hasattr(made.system, name)]

@@ -1,4 +1,7 @@
-"""C3 Algorithm: `update(batch)` does the gradient steps of one batch and reports; it knows nothing else."""
+"""Algorithm: `update(batch)` performs the gradient steps of one batch and returns metrics and priorities.
+
+An algorithm does not depend on an env, a replay buffer, a clock, a logger, a rank or a process.
+"""
 
 from __future__ import annotations
 
@@ -12,114 +15,128 @@ from troop.core.env import EnvSpec, Obs
 from troop.core.exploration import Exploration
 from troop.core.peers import Peers
 
-B = TypeVar("B", contravariant=True)
+B = TypeVar("B", contravariant=True)  # the batch type: Transition
 State = Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutput:
-    """What a policy said: the action, its next recurrent state, and whatever should travel with the row."""
+    """Result of `Policy.act`: actions, next recurrent state, and per-row extras stored with the rollout."""
 
     action: Tensor
     state: State = None
     extras: dict[str, Tensor] = field(default_factory=dict)
 
 
-class Policy(Protocol):
-    """An nn.Module, row-wise: act(join(a, b)) == join(act(a), act(b)) where explore is 0."""
+class Policy(nn.Module):
+    """The acting network, including its observation normalizer.
+
+    Acting is row-wise: act(concat(a, b)) equals concat(act(a), act(b)) where `explore` is 0.
+    """
 
     def initial_state(self, rows: int) -> State:
-        """Recurrent state of fresh episodes; None if the policy has no memory."""
-        ...
+        """Return the recurrent state of new episodes; None for a feed-forward policy."""
+        return None
 
     def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
-        """Actions in [-1, 1] or choices; `explore` is one number a row, 0 for none."""
-        ...
+        """Return actions in [-1, 1] or action indices; `explore` [rows] scales exploration, 0 disables it."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """What an update reports: metrics as 0-d tensors (read only when logged), and priorities if any."""
+    """Metrics as 0-d tensors, not synchronised with the device, and new priorities of the batch rows."""
 
     metrics: dict[str, Tensor]
     priority: Tensor | None = None
 
     def __or__(self, other: UpdateResult) -> UpdateResult:
-        """Both reports; the right one's priority wins if it has one."""
+        """Merge two results; the priority of `other` wins if it has one."""
         priority = self.priority if other.priority is None else other.priority
         return UpdateResult(self.metrics | other.metrics, priority)
 
 
 class Algorithm(Protocol[B]):
-    """Learns from batches; everything it is lives in `state_dict()`."""
+    """A learner over batches of type `B`; `state_dict()` holds its complete state."""
 
-    publishes: nn.Module  # what others need: the policy, its normalizer inside
+    @property
+    def policy(self) -> Policy:
+        """The policy trained here, which actors copy."""
+        ...
 
     @property
     def consecutive_skips(self) -> Tensor:
-        """How many updates in a row were skipped for a loss that is not finite; reading it may wait."""
+        """Number of consecutive updates skipped for a non-finite loss or gradient; reading it may synchronise."""
         ...
 
     def update(self, batch: B) -> UpdateResult:
-        """The gradient steps of one batch."""
+        """Perform the gradient steps of one batch."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on as if never stopped: tensors, numbers, nested dicts."""
+        """Return everything needed to continue bit-equal: tensors, numbers, nested dicts."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the result of `state_dict`."""
         ...
 
 
 class AlgorithmConfig(Protocol[B]):
-    """A frozen dataclass that says what it eats and builds its two things."""
+    """A frozen dataclass of hyperparameters that builds the policy and the learner."""
 
     @property
     def experience(self) -> Experience:
-        """Which cut of experience `update` wants."""
+        """The batch specification: n-step transitions or trajectories."""
         ...
 
     @property
     def exploration(self) -> Exploration:
-        """How widely rows explore."""
+        """The schedule of the per-env exploration value passed to `Policy.act`."""
         ...
 
     def unsupported_reason(self, spec: EnvSpec) -> str | None:
-        """Why this env cannot be learned by this algorithm, naming what can; None if it can."""
+        """Return why this algorithm cannot learn the env, naming alternatives; None if it can."""
         ...
 
-    def policy(self, spec: EnvSpec) -> nn.Module:
-        """The acting part alone."""
+    def policy(self, spec: EnvSpec) -> Policy:
+        """Build the policy alone, on the CPU."""
         ...
 
     def algorithm(self, spec: EnvSpec, peers: Peers = ..., device: str = "cpu") -> Algorithm[B]:
-        """The learner, on `device`."""
+        """Build the learner on `device`."""
         ...
 
 
 class PartialLearner(Algorithm[Transition], Protocol):
-    """One half of an algorithm that learns in two places: its own net, by a lagged copy of the other's.
+    """One half of an actor-critic whose critics and actor learn on different hosts (PQL).
 
-    The critic half publishes the online critics and follows a policy; the policy half publishes the policy,
-    of whose normalizer it owns the statistics, follows critics, and reads nothing of a batch but `obs`.
+    The critic learner trains and publishes the critics and holds a lagged copy of the policy; the actor learner
+    trains and publishes the policy with its normalizer, holds lagged critics, and reads only `obs` of a batch.
     """
 
-    peer_module: nn.Module  # the other half's net as last heard of: load its weights here; never trained here
+    @property
+    def module(self) -> nn.Module:
+        """The module trained and published by this learner."""
+        ...
+
+    @property
+    def peer_module(self) -> nn.Module:
+        """The lagged copy of the other learner's module; never trained here."""
+        ...
 
 
 class SplitAlgorithmConfig(AlgorithmConfig[Transition], Protocol):
-    """An algorithm that can learn its critics in one place and its policy in another."""
+    """An algorithm whose critics and actor can learn on different hosts."""
 
     def unsplittable_reason(self) -> str | None:
-        """Why these settings cannot be learned in two places, naming the cure; None if they can."""
+        """Return why these settings cannot be split, naming the cure; None if they can."""
         ...
 
     def critic_learner(self, spec: EnvSpec, peers: Peers = ..., device: str = "cpu") -> PartialLearner:
-        """What learns the critics, on `device`; one update of it is one of theirs."""
+        """Build the critic learner on `device`; one call of `update` is one critic update."""
         ...
 
     def actor_learner(self, spec: EnvSpec, peers: Peers = ..., device: str = "cpu") -> PartialLearner:
-        """What learns the policy, on `device`; one update of it is one of the policy's."""
+        """Build the actor learner on `device`; one call of `update` is one actor update."""
         ...

@@ -64,6 +64,7 @@ class Learner:
         self.follow, self.other = follow, _subscribed(algorithm, follow)
         self.of = "policy" if follow is None else follow.name
         self.device = torch.device(device)
+        self._module = algorithm.policy if follow is None else cast(PartialLearner, algorithm).module
         self.batches = Prefetch(source.sample, config.batch_size).deep(config.prefetch)
         self.updates = 0
         self._pending_priorities: list[tuple[Tensor, Tensor]] = []
@@ -98,7 +99,7 @@ class Learner:
 
     def _publish(self) -> None:
         assert self.weights is not None
-        send(self.weights.publish, self.updates, self.algorithm.publishes.state_dict())
+        send(self.weights.publish, self.updates, self._module.state_dict())
         self._published = self.updates
 
     def _reprioritize(self, index: Tensor, priority: Tensor) -> None:
@@ -123,7 +124,7 @@ class Learner:
 
     def latest(self, after: int) -> tuple[int, dict[str, Tensor]] | None:
         """The policy as it is now."""
-        return None if self.updates <= after else (self.updates, self.algorithm.publishes.state_dict())
+        return None if self.updates <= after else (self.updates, self._module.state_dict())
 
     def gauges(self) -> Metrics:
         """Where the published policy stands, and how far behind the other half's net ever was."""

@@ -46,7 +46,7 @@ class Trainer:
         store_name: str = "replay",
     ) -> None:
         self.algorithm, self.store, self.schedule = algorithm, store, schedule
-        self.collector = Collector(world, algorithm.publishes, recorder, exploration)  # type: ignore[arg-type]
+        self.collector = Collector(world, algorithm.policy, recorder, exploration)
         self.save_store, self.store_name = save_store, store_name
         self.version = 0
         self.notes: list[str] = []
@@ -100,7 +100,7 @@ class Trainer:
         """The policy as it is now."""
         if self.version <= after:
             return None
-        return self.version, self.algorithm.publishes.state_dict()
+        return self.version, self.algorithm.policy.state_dict()
 
     def gauges(self) -> Metrics:
         """What is worth showing but not counting."""

@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from troop.core.algorithm import PolicyOutput, State, UpdateResult
+from troop.core.algorithm import Policy, PolicyOutput, State, UpdateResult
 from troop.core.batch import NStep, Transition
 from troop.core.env import OBS, Discrete, EnvSpec, Field, Obs, Step
 from troop.core.exploration import LinearSchedule
@@ -81,7 +81,7 @@ class Link:
         """Nothing to give back."""
 
 
-class Still(nn.Module):
+class Still(Policy):
     """A policy that always does the same."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Patient:
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.consecutive_skips = seconds, torch.zeros(())
-        self.publishes: nn.Module = Still()
+        self.policy: nn.Module = Still()
 
     def update(self, batch: Transition) -> UpdateResult:
         """Wait."""

@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # One thread a process: test processes that share two cores would wait for each other's threads.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -34,5 +34,9 @@ format: $(STAMP)
 	$(BIN)/ruff format src tests examples
 	$(BIN)/ruff check --fix src tests examples
 
+# Warnings and broken internal links are errors. Output: docs/_build/html/index.html
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -W --keep-going -n -b html docs docs/_build/html
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf docs/_build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

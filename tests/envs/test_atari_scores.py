@@ -3,7 +3,8 @@ from statistics import median
 import pytest
 
 from troop.core.env import Discrete, EnvSpec, Field
-from troop.envs import EnvPool, Gymnasium, envpool_catalog
+from troop.envs import EnvPool, Gymnasium
+from troop.envs.envpool import catalog as envpool_catalog
 from troop.envs.envpool.atari_scores import SCORES, published_scores
 
 # Horgan et al., 2018, no-op starts.

@@ -4,7 +4,9 @@ import sys
 import pytest
 
 from troop.core.errors import BadInput, SetupProblem
-from troop.envs import EnvPool, Gymnasium, Toy, envpool_catalog, envpool_import, family, list_envs, resolve
+from troop.envs import EnvPool, Gymnasium, Toy, family, list_envs, resolve
+from troop.envs.envpool import catalog as envpool_catalog
+from troop.envs.envpool import lazy_import as envpool_import
 
 
 def test_prefixes_and_bare_ids():

@@ -177,7 +177,7 @@ def test_two_halves_make_the_updates_predicted_and_twice_the_same(system, algori
         assert sum(float(m.get("count/skipped_updates", 0)) for m in metrics) == 0
         steps = state["transitions.inserted"] / 4 - 6  # vector steps since the warm-up
         assert state["observations.inserted"] == state["transitions.inserted"]
-        spare = max(config.tolerance, config.length) + config.length
+        spare = max(config.tolerance, config.chunk_length) + config.chunk_length
         for learner, updates, wanted in (
             ("critic", "updates", 1),
             ("policy", "policy_updates", config.beta_pv),

@@ -72,7 +72,7 @@ def built(system, algorithm=DQN, env=CLOCK, setting=SETTING):
 
 def explored(roles):
     actors = [role for name, role in roles.items() if name.startswith("actor")]
-    return [torch.cat([c.explore for c in actor.hands.collectors]).tolist() for actor in actors]
+    return [torch.cat([c.explore for c in actor.sampler.collectors]).tolist() for actor in actors]
 
 
 def test_all_envs_of_all_actors_share_one_ladder_and_each_actor_has_rungs_from_top_to_bottom():
@@ -89,7 +89,7 @@ def test_streams_of_actors_do_not_overlap_with_or_without_shards():
     for i in range(5):
         actor = roles[f"actor{i}"]
         assert actor.store is roles["replay1" if i % 2 else "replay"]
-        streams[i % 2] += torch.cat(actor.hands.streams()).tolist()
+        streams[i % 2] += torch.cat(actor.sampler.streams()).tolist()
     assert sorted(streams[0]) == list(range(6)) and sorted(streams[1]) == list(range(4))
     assert roles["replay"].store.streams.streams == 6 and roles["replay1"].store.streams.streams == 4
 
@@ -97,10 +97,10 @@ def test_streams_of_actors_do_not_overlap_with_or_without_shards():
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"shards": 3}, "--system.shards is 3; it must be at most the 2 actors"),
+        ({"replay_shards": 3}, "--system.replay-shards is 3; it must be at most the 2 actors"),
         ({"tolerance": 3}, "--system.tolerance is 3; it must be 0 or at least 4"),
-        ({"warmup": 800}, "--system.learning-starts is 800; it must be below the capacity, 800"),
-        ({"capacity": 45}, "--system.replay-capacity is 45; with 4 env streams it must be at least"),
+        ({"learning_starts": 800}, "--system.learning-starts is 800; it must be below the capacity, 800"),
+        ({"replay_capacity": 45}, "--system.replay-capacity is 45; with 4 env streams it must be at least"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_anything_starts(changes, said):

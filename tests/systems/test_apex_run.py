@@ -15,7 +15,7 @@ from troop.core.engine import Until
 from troop.core.errors import TrainingFault
 from troop.engines import Processes
 from troop.logs.panel import panel
-from troop.run_recorder import Recording
+from troop.run_recorder import RunRecorder
 from troop.runs import curve
 from troop.runs.checkpoint import load_newest
 from troop.runs.summary import Summary
@@ -52,7 +52,7 @@ def run(tmp_path_factory):
     """The run's directory, the lives of its env, and all that was shown; it stops when enough was told."""
     folder, lives, shown = tmp_path_factory.mktemp("run"), tmp_path_factory.mktemp("lives"), []
 
-    class Seen(Recording):
+    class Seen(RunRecorder):
         """Shows its panel to the test."""
 
         def log(self, counters, metrics):
@@ -69,7 +69,7 @@ def run(tmp_path_factory):
             return restarts >= 3 and max(living, default=0) > 100 and told
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "Recording", Seen)
+        patch.setattr(experiment, "RunRecorder", Seen)
         patch.setattr(curve, "plot", lambda *_: None)  # drawing takes longer than the run
         # Long enough for hosts on a busy machine, short enough for a test: a hang is found after so long.
         result = made(lives, FAULTS, step_limit_s=4.0, restarts=50).run(folder / "run", quiet=True)

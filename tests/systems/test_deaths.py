@@ -58,7 +58,7 @@ def test_a_killed_actor_loses_no_more_than_what_it_had_not_sent(apex):
     held, made = examined(watch.state["replay.replay"], envs=2), performed(folder)
     # Of each actor's first life, rows were lost with the replay too: but not its last ones.
     unsent = {life: made[life] - max(steps) - 1 for life, steps in held.items()}
-    assert max(unsent.values()) <= APEX.length + DQN.n_step
+    assert max(unsent.values()) <= APEX.chunk_length + DQN.n_step
 
 
 def test_a_killed_replay_goes_on_from_its_checkpoint(apex):
@@ -104,13 +104,13 @@ def test_a_killed_parameter_server_goes_on_from_its_last_state(gorila):
     watch, _, _ = gorila
     first, second = watch.struck
     saved = first["state"]["server.slices"]["0"]["version"]
-    call_async = second["state"]["server.slices"]["0"]["version"]
+    later = second["state"]["server.slices"]["0"]["version"]
     since = second["counters"].updates - first["counters"].updates
-    assert saved > 50 and saved < call_async <= saved + since + 1
+    assert saved > 50 and saved < later <= saved + since + 1
     counts = second["state"]["server.counts"]
     assert (
         sum(counts.values()) > sum(first["state"]["server.counts"].values())
-        and counts["applied"] == call_async
+        and counts["applied"] == later
     )
 
 

@@ -94,7 +94,7 @@ def test_bundles_begin_alike_on_whatever_host_and_share_the_steps_of_exploration
 def test_the_bound_of_staleness_grows_with_the_bundles_unless_it_is_given(staleness, bound):
     system = dataclasses.replace(SMALL, bundles=3, adagrad=AdaGradConfig(max_staleness=staleness))
     nodes = system.program(DQN, ENV, SETTING).nodes
-    assert nodes["server"].build.args[0].staleness == bound
+    assert nodes["server"].build.args[0].max_staleness == bound
 
 
 def test_sent_gradients_are_applied_or_dropped_and_counted():
@@ -130,7 +130,7 @@ def test_algorithms_that_want_trajectories_are_refused():
 
     with pytest.raises(BadInput, match="Wants wants trajectories"):
         SMALL.program(Wants(), Toy("Clock", 2), SETTING)
-    with pytest.raises(BadInput, match="updates is 0; with"):
+    with pytest.raises(BadInput, match="updates-per-step is 0; with"):
         dataclasses.replace(SMALL, schedule=UpdateSchedule(8, 0), shared_replay=True).program(
             DQN, ENV, SETTING
         )

@@ -63,7 +63,7 @@ def test_each_env_has_its_noise_for_good_also_in_another_life(overlap):
     wanted = torch.tensor(mixed(4, 0.05, 0.8))
 
     def explored():
-        return torch.cat([collector.explore for collector in running.roles["actor"].hands.collectors])
+        return torch.cat([collector.explore for collector in running.roles["actor"].sampler.collectors])
 
     assert torch.equal(explored(), wanted)
     rounds(running, 100)  # many episodes later
@@ -235,9 +235,9 @@ def test_all_three_see_an_observation_as_the_same_version_of_the_policy_does():
     learned = running.roles["policy"].algorithm.module
     assert float(learned.normalizer.count) > 500 and not torch.equal(learned.normalizer.mean, torch.zeros(2))
     x = {"obs": torch.randn(50, 2) * 10.0 ** torch.arange(-2, 3).repeat(10).unsqueeze(1)}  # far out too
-    acting, judging = running.roles["actor"].hands.policy, running.roles["critic"].algorithm.peer_module
+    acting, judging = running.roles["actor"].sampler.policy, running.roles["critic"].algorithm.peer_module
     for other in (acting, judging):
-        assert torch.equal(other.seen(x), learned.seen(x))
+        assert torch.equal(other.normalizer(x["obs"]), learned.normalizer(x["obs"]))
         still = torch.zeros(50)
         assert torch.equal(other.act(x, None, still).action, learned.act(x, None, still).action)
 
@@ -245,8 +245,8 @@ def test_all_three_see_an_observation_as_the_same_version_of_the_policy_does():
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"warmup": 3}, "--system.learning-starts is 3; it must be above the 3 steps"),
-        ({"capacity": 39}, "--system.replay-capacity is 39; with 4 env streams it must be at least 40"),
+        ({"learning_starts": 3}, "--system.learning-starts is 3; it must be above the 3 steps"),
+        ({"replay_capacity": 39}, "--system.replay-capacity is 39; with 4 env streams it must be at least 40"),
         ({"devices": "critic=cuda:7"}, "--system.devices for critic is 'cuda:7' but torch sees"),
         ({"devices": "learner=cpu"}, "--system.devices names 'learner'"),
     ],
@@ -287,7 +287,7 @@ def test_roles_compute_where_they_are_told_to(monkeypatch):
         "cuda:1", "cuda:1", "cpu", "cpu",
     ]  # fmt: skip
     assert told("critic", "algorithm").args[3] == told("transitions", "store").args[4] == "cuda:1"
-    assert told("actor", "make_sampler").args[2].device == "cuda:0"
+    assert told("actor", "sampler").args[2].device == "cuda:0"
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
@@ -337,7 +337,7 @@ def test_a_run_leaves_its_ratios_and_a_policy_that_acts(tmp_path):
     small = {
         "algorithm__actor_hidden": (16,),
         "algorithm__critic_hidden": (16,),
-        "system__batch": 32,
+        "system__batch_size": 32,
         "engine__threads": 1,
     }
     troop.train("pql", "toy:PointMass", envs=8, engine="inline", env_steps=1200, run=run, quiet=True, **small)

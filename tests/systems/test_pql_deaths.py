@@ -49,8 +49,8 @@ def test_the_ratios_are_kept(siege):
     watch, _ = siege
     slack = SYSTEM.tolerance + MAX_IN_FLIGHT + 2
     for store, updates in (("transitions", 8), ("observations", 4)):
-        steps = watch.state[f"{store}.inserted"] / CLOCK.envs - SYSTEM.warmup
-        assert abs(watch.state[f"{store}.sampled"] / SYSTEM.batch - updates * steps) <= updates * slack
+        steps = watch.state[f"{store}.inserted"] / CLOCK.envs - SYSTEM.learning_starts
+        assert abs(watch.state[f"{store}.sampled"] / SYSTEM.batch_size - updates * steps) <= updates * slack
         assert steps > 100
 
 

@@ -121,7 +121,7 @@ def test_actors_go_on_while_the_learner_stands_still(run):
 
 def test_actors_wait_while_the_replay_stands_still(run):
     before, after = between(run[0], "replay", "steps")
-    most = (MAX_IN_FLIGHT + 2) * SYSTEM.length + DQN.n_step
+    most = (MAX_IN_FLIGHT + 2) * SYSTEM.chunk_length + DQN.n_step
     assert all(after[life] - before[life] <= most for life in before)
 
 

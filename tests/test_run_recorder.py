@@ -1,5 +1,6 @@
 """What is recorded of a run: restarts, roles and bottleneck in its files, and parts to restore roles from."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import torch
 from troop.api import experiment
 from troop.core.engine import CheckpointSource, Counters, Result
 from troop.core.errors import SetupProblem
+from troop.envs import EnvPool
 from troop.run_recorder import RunRecorder
 from troop.runs.directory import RunDirectory
 from troop.runs.summary import Summary
@@ -78,12 +80,23 @@ def test_the_panel_in_the_end_shows_roles_as_they_worked(recording):
     recording.console.show = shown.append
     working = roles("actor0", "actor1", busy=0.2) | roles("learner", busy=0.98)
     recording.log(Counters(10, 2, wall_s=1.0), working)
-    recording.evaluated(Counters(10, 2), {"eval/return_mean": 5.0, "eval/human_normalized": 12.0})
+    recording.experiment = dataclasses.replace(recording.experiment, env=EnvPool("Pong-v5"))
+    recording.evaluated(Counters(10, 2), {"eval/return_mean": 14.6})
     recording.log(Counters(20, 4, restarts=2, wall_s=2.0), roles("actor0", "actor1", "learner", busy=0.0))
     recording.ended(Result("done", Counters(20, 4, restarts=2, wall_s=2.0), {}))
     assert [progress.bottleneck[:7] for progress in shown] == ["learner", "learner", "none: a", "learner"]
-    assert shown[-1].human_normalized == 12.0 and shown[-1].counters["restarts"] == 2
+    assert shown[-1].human_normalized == 100.0 and shown[-1].counters["restarts"] == 2
     assert Summary.read(recording.directory.path).restarts == 2
+
+
+def test_evaluations_of_atari_games_are_recorded_in_percent_of_a_human(recording):
+    recording.evaluated(Counters(10, 2), {"eval/return_mean": 14.6})
+    assert "eval/human_normalized" not in rows(recording)[-1]
+    recording.experiment = dataclasses.replace(recording.experiment, env=EnvPool("Pong-v5"))
+    for score, percent in ((14.6, 100.0), (-20.7, 0.0), (49.9, 200.0)):
+        recording.evaluated(Counters(10, 2), {"eval/return_mean": score})
+        row = rows(recording)[-1]
+        assert row["eval/human_normalized"] == pytest.approx(percent) and row["eval/return_mean"] == score
 
 
 def test_a_failed_run_tells_of_its_last_restarts(recording):
@@ -112,6 +125,6 @@ def test_restore_reads_no_more_than_the_parts_asked_for(recording):
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_asks_for_an_end(name, recording):
-    assert not recording.stop_asked()
+    assert not recording.stop_requested()
     os.kill(os.getpid(), getattr(signal, name))
-    assert recording.stop_asked()
+    assert recording.stop_requested()

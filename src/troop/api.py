@@ -18,6 +18,7 @@ from troop.core.engine import Until
 from troop.core.env import OBS, Continuous, EnvConfig
 from troop.core.errors import BadInput
 from troop.core.program import derive_seed
+from troop.envs.atari_scores import human_normalized
 from troop.experiment import Experiment
 from troop.recipes import RecipeArgs, find
 from troop.roles.evaluator import first_episodes
@@ -195,7 +196,7 @@ def evaluate(run: str | Path, episodes: int = 16, seed: int = 0, device: str = "
         "episodes": len(returns),
         "unfinished": int((~finished).sum()),
     }
-    normalized = policy.spec.human_normalized(found["return_mean"])
+    normalized = human_normalized(policy.env.id, found["return_mean"])
     return found if normalized is None else found | {"human_normalized": normalized}
 
 

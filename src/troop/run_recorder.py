@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from troop.core.engine import Counters, Result
 from troop.core.errors import SetupProblem, TroopError
+from troop.envs.atari_scores import human_normalized
 from troop.logs.bottleneck import at_rest, bottleneck
 from troop.logs.console import Console
 from troop.logs.jsonl import Metrics
@@ -76,7 +77,7 @@ class RunRecorder:
             os._exit(130)  # asked twice: at once
         self.asked = True
 
-    def stop_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         """Whether a signal came."""
         return self.asked
 
@@ -118,7 +119,10 @@ class RunRecorder:
             sink.write(round(counters.wall_s, 3), counters.env_steps, counters.updates, values)
 
     def evaluated(self, counters: Counters, metrics: dict[str, float]) -> None:
-        """A line of its own."""
+        """Write an evaluation as its own line, with the human-normalized score of an Atari game."""
+        normalized = human_normalized(self.experiment.env.id, metrics["eval/return_mean"])
+        if normalized is not None:
+            metrics = metrics | {"eval/human_normalized": normalized}
         self.evaluation, self.newest = metrics, counters
         self.history.append(metrics["eval/return_mean"])
         self._write(counters, metrics)

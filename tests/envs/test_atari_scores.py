@@ -2,10 +2,8 @@ from statistics import median
 
 import pytest
 
-from troop.core.env import Discrete, EnvSpec, Field
-from troop.envs import EnvPool, Gymnasium
-from troop.envs.envpool import catalog as envpool_catalog
-from troop.envs.envpool.atari_scores import SCORES, published_scores
+from troop.envs.atari_scores import SCORES, human_normalized, published_scores
+from troop.envs.envpool import catalog
 
 # Horgan et al., 2018, no-op starts.
 APE_X = """
@@ -21,15 +19,11 @@ VideoPinball 565163 WizardOfWor 46204 YarsRevenge 148595 Zaxxon 42286
 """
 
 
-def spec(game):
-    return EnvSpec(game, {"obs": Field((1,))}, Discrete(2), 1, scores=published_scores(f"{game}-v5"))
-
-
-def test_the_median_of_ape_x_is_the_published_one():
+def test_median_of_ape_x_is_the_published_one():
     words = APE_X.split()
     scores = dict(zip(words[::2], map(float, words[1::2]), strict=True))
     assert set(scores) == set(SCORES) and len(SCORES) == 57
-    percent = [spec(game).human_normalized(score) for game, score in scores.items()]
+    percent = [human_normalized(f"{game}-v5", score) for game, score in scores.items()]
     assert round(median(percent)) == 434
     assert sum(p >= 100 for p in percent) == 49
 
@@ -48,7 +42,7 @@ def test_the_median_of_ape_x_is_the_published_one():
         ("MontezumaRevenge", (0.0, 4753.3)),
     ],
 )
-def test_known_scores_in_every_spelling(game, scores):
+def test_published_scores_for_every_spelling_of_the_id(game, scores):
     for id in (
         f"{game}-v5",
         f"ALE/{game}-v5",
@@ -59,15 +53,27 @@ def test_known_scores_in_every_spelling(game, scores):
         assert published_scores(id) == scores
 
 
-def test_other_envs_have_none():
-    for id in ("MinAtar/Breakout-v1", "MinAtar/Breakout-v0", "own:Pong", "Adventure-v5", "CartPole-v1"):
-        assert published_scores(id) is None
-    assert Gymnasium("CartPole-v1").spec.human_normalized(3.0) is None
+def test_human_normalized_is_zero_for_random_and_one_hundred_for_human_play():
+    for game, (random, human) in SCORES.items():
+        assert human_normalized(f"{game}-v5", random) == 0
+        assert human_normalized(f"ALE/{game}-v5", human) == pytest.approx(100)
+    assert human_normalized("Pong-v5", 49.9) == pytest.approx(200)
 
 
-def test_each_of_the_57_games_is_one_of_the_backend():
+def test_other_envs_have_no_published_scores():
+    for id in (
+        "MinAtar/Breakout-v1",
+        "MinAtar/Breakout-v0",
+        "own:Pong-v5",
+        "Clock",
+        "Adventure-v5",
+        "CartPole-v1",
+    ):
+        assert published_scores(id) is None and human_normalized(id, 3.0) is None
+
+
+def test_only_atari_tasks_of_envpool_have_published_scores():
     pytest.importorskip("envpool")
-    known = envpool_catalog.modules()
-    assert EnvPool("Hero-v5").spec.scores == SCORES["Hero"]
-    assert EnvPool("CartPole-v1").spec.scores is None
-    assert all(known.get(f"{game}-v5") == "envpool.atari" for game in SCORES)
+    modules = catalog.modules()
+    assert all(modules.get(f"{game}-v5") == "envpool.atari" for game in SCORES)
+    assert {modules[id] for id in modules if published_scores(id)} == {"envpool.atari"}

@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 import torch
 from parts import trainer
@@ -51,16 +49,3 @@ def test_evaluation_uses_the_newest_weights_and_not_the_learners_own_module():
     assert float(before["eval/return_mean"]) != float(after["eval/return_mean"])
     returns, _, _ = first_episodes(config.make(4), made.algorithm.policy, 4, 10)
     assert float(after["eval/return_mean"]) == pytest.approx(returns.mean().item())
-
-
-def test_scores_are_told_in_percent_of_a_human_where_they_are_known():
-    config = Toy("Clock", 3, limit=9)
-    made = trainer(config)
-
-    def make(seed):
-        env = config.make(seed)
-        env.spec = dataclasses.replace(env.spec, scores=(1.0, 5.0))
-        return env
-
-    assert Evaluator(make, made.algorithm.policy, made, 4, 10).step()["eval/human_normalized"] == 200.0
-    assert "eval/human_normalized" not in Evaluator(config.make, made.algorithm.policy, made, 4, 10).step()

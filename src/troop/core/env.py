@@ -1,4 +1,8 @@
-"""C1 Env: given N actions, N rows come back in which `next_obs` is always the true successor."""
+"""Vectorized environments: specs, the result of a step, and the interfaces that backends implement.
+
+`Step.next_obs` is the true successor of the action in every autoreset mode, so replay and learners need not
+know how a backend resets its envs.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,20 @@ import torch
 from torch import Tensor
 
 Obs = dict[str, Tensor]
-"""Named observations, rows first. `obs` is what a policy sees; `privileged`, where the env has it,
-is what a critic may see *in addition* (never a second copy of `obs`)."""
+"""Named observations, each [N, ...]. `obs` is the input of the policy; `privileged`, where the env provides
+it, is an additional input for the critic and does not repeat `obs`."""
 
 OBS, PRIVILEGED = "obs", "privileged"
 
 
 @dataclass(frozen=True)
 class Field:
-    """Shape and dtype of one row of a named observation.
+    """Shape and dtype of one row of a named observation, without the leading axis of envs.
 
-    With `stack` > 1 the first axis is a history of that many frames, oldest first, of which each step adds
-    the last. The row that opens an episode holds its first frame throughout or, after a lost life, goes on
-    with the history of the row before it. A replay then keeps single frames.
+    With `stack` > 1 the first axis holds the last `stack` frames, oldest first, and each step appends one
+    frame. The first observation of an episode repeats its first frame `stack` times; after a lost life (Atari
+    with an episode per life) it instead continues the frames of the row before it. A replay buffer relies on
+    this to store single frames.
     """
 
     shape: tuple[int, ...]
@@ -30,124 +35,137 @@ class Field:
 
     @property
     def frame(self) -> tuple[int, ...]:
-        """Shape of what one step adds."""
+        """Shape of the frame that one step appends; the full shape if `stack` is 1."""
         return (self.shape[0] // self.stack, *self.shape[1:]) if self.stack > 1 else self.shape
 
 
 @dataclass(frozen=True)
 class Continuous:
-    """Actions are float32 [B, size]; policies speak in [-1, 1], the adapter clips and rescales."""
+    """Actions are float32 [N, size] in [-1, 1]; the env clips them and rescales them to its own bounds."""
 
     size: int
-    # The env's own bounds, for those who act in its units; to a learner two such actions are the same.
+    # Bounds in the env's own units, for callers that act in these units. Learners see [-1, 1] either way, so
+    # specs that differ only in their bounds compare equal.
     low: tuple[float, ...] | None = field(default=None, compare=False)
     high: tuple[float, ...] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class Discrete:
-    """Actions are int64 [B] in 0..choices-1."""
+    """Actions are int64 [N] in 0..choices-1."""
 
     choices: int
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What can be known of an env without stepping it: data only."""
+    """Observations, actions and number of envs of a vector env, available without stepping it."""
 
     id: str
     obs: dict[str, Field]
     action: Continuous | Discrete
     envs: int
-    episode_limit: int | None = None  # steps after which the env truncates, if it says so
-    scores: tuple[float, float] | None = None  # published returns of a random and of a human player
+    episode_limit: int | None = None  # steps after which the env truncates; None: unlimited or unknown
 
     def width(self, name: str = OBS) -> int:
-        """Columns of a named vector observation; 0 if the env does not have it."""
+        """Number of elements in one row of a named observation; 0 if the env does not have it."""
         field = self.obs.get(name)
         return 0 if field is None else int(torch.Size(field.shape).numel())
-
-    def human_normalized(self, score: float) -> float | None:
-        """A return in percent, 0 a random player and 100 a human; None where nobody published theirs."""
-        if self.scores is None:
-            return None
-        random, human = self.scores
-        return 100 * (score - random) / (human - random)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What N envs answered; rows are envs.
+    """Result of one step (or reset) of N envs; row i belongs to env i.
 
-    Where `valid` is False nothing was acted in this row: the action was ignored and `obs` only
-    opens an episode (first step, EnvPool's extra row after an end, an env reset after a fault).
+    A row with `valid` True is a transition: the last `obs` of this env, the action, `reward`, `next_obs`.
+    A row with `valid` False is not: the env was reset, the action was ignored, `obs` is the first observation
+    of an episode, `reward` is 0 and both end flags are False. This happens after `VectorEnv.reset`, after a
+    fault, and in next-step autoreset in the step after an episode ends.
+
+    Autoreset. In same-step mode the step that ends an episode returns the final observation as `next_obs` and
+    the first observation of the next episode as `obs`. In next-step mode (EnvPool) it returns the final
+    observation as both, and the following step returns an invalid row with the first observation.
     """
 
-    obs: Obs  # act on this
-    next_obs: Obs  # true successor; the same object as `obs` unless a row was reset in this very step
+    obs: Obs  # input for the next action
+    next_obs: (
+        Obs  # successor state of the action; the same object as `obs` unless a row was reset in this step
+    )
     reward: Tensor  # [N] float32
-    terminated: Tensor  # [N] bool: the world ended, no bootstrap
-    truncated: Tensor  # [N] bool: the clock ended, bootstrap from next_obs
+    terminated: Tensor  # [N] bool: terminal state, no bootstrap; never True together with `truncated`
+    truncated: Tensor  # [N] bool: time limit, bootstrap from `next_obs`
     valid: Tensor  # [N] bool
-    faults: int = 0  # rows that came back NaN or infinite and were reset
+    faults: int = 0  # number of rows that contained NaN or infinity and were reset
 
 
 class VectorEnv(Protocol):
-    """N copies of a world behind one call; `step(a)` is `send(a)` then `recv()`."""
+    """N copies of an env that step together; ended episodes restart automatically (see `Step`)."""
 
     spec: EnvSpec
 
     def reset(self, seed: int) -> Step:
-        """Start every env anew; all rows `valid=False`."""
+        """Start a new episode in every env, seeded by `seed`; all rows of the result have `valid` False."""
         ...
 
     def send(self, action: Tensor) -> None:
-        """Begin a step and return at once where the backend can simulate in the background."""
+        """Start a step with `action` (see `EnvSpec.action`); an asynchronous backend returns at once."""
         ...
 
     def recv(self) -> Step:
-        """The answer to the last `send`."""
+        """Wait for the step that the last `send` started and return its result."""
         ...
 
     def step(self, action: Tensor) -> Step:
-        """`send` and `recv` in one."""
+        """`send` followed by `recv`."""
         ...
 
     def restart(self, rows: Tensor) -> Obs:
-        """Reset only these rows (int64 [K]); their first observations, K rows."""
+        """Start a new episode in the envs `rows` (int64 [K]) and return their first observations, [K, ...].
+
+        Other envs are unaffected. Must not be called between `send` and `recv`.
+        """
         ...
 
     def close(self) -> None:
-        """Give back threads and memory; may be called twice."""
+        """Release threads, processes and memory; further calls have no effect."""
         ...
 
 
 class EnvConfig(Protocol):
-    """A frozen dataclass that says which env and builds it where it is needed."""
+    """A frozen dataclass that identifies an env and builds it in the process that needs it."""
 
     @property
     def id(self) -> str:
-        """The env's name as its backend spells it."""
+        """Id of the env as its backend spells it, without a backend prefix."""
         ...
 
     @property
     def envs(self) -> int:
-        """How many copies `make` builds."""
+        """Number of envs that `make` builds."""
         ...
 
     @property
     def spec(self) -> EnvSpec:
-        """Shapes and names, had without building N simulators."""
+        """Observations, actions and limits, read without building all `envs` simulators.
+
+        Raises BadInput for an unknown id or an unsupported space.
+        """
         ...
 
     def make(self, seed: int, device: str = "cpu") -> VectorEnv:
-        """The live env; tensors of its Steps are on `device`."""
+        """Build the vector env, whose tensors are on `device`. Call `reset` before the first step.
+
+        EnvPool takes its seed at construction: pass the seed of the first `reset` to avoid a second build.
+        """
         ...
 
     def with_envs(self, envs: int) -> Self:
-        """The same env with another number of copies."""
+        """Return a copy of this config with `envs` envs."""
         ...
 
     def for_evaluation(self) -> Self:
-        """The same env as its returns are reported: whole games, rewards as they are."""
+        """Return the config with which returns are reported: full games and unclipped rewards.
+
+        Differs from `self` only where training changes the task, as Atari preprocessing does.
+        """
         ...

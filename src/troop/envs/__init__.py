@@ -8,8 +8,8 @@ from troop.envs.toy.config import Toy
 from troop.envs.video.recorder import Recording, record, write_video
 
 __all__ = [
-    "EnvPool",
     "EnvGuard",
+    "EnvPool",
     "Gymnasium",
     "Recording",
     "Toy",

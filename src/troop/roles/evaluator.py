@@ -61,12 +61,10 @@ class Evaluator:
             returns, lengths, finished = first_episodes(env, self.policy, self.seed, self.longest)  # type: ignore[arg-type]
         finally:
             env.close()
-        metrics: Metrics = {
+        return {
             "eval/return_mean": returns.mean(),
             "eval/return_std": returns.std(correction=0),
             "eval/length": lengths.mean(),
             "eval/episodes": len(returns),
             "eval/unfinished": int((~finished).sum()),
         }
-        normalized = env.spec.human_normalized(float(returns.mean()))
-        return metrics if normalized is None else metrics | {"eval/human_normalized": normalized}

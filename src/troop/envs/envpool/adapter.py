@@ -22,7 +22,6 @@ from troop.core.config import bounded, suggest
 from troop.core.env import PRIVILEGED, Continuous, Discrete, EnvSpec, Obs, Step, VectorEnv
 from troop.core.errors import BadInput, SetupProblem
 from troop.envs.envpool.atari import Setting, evaluation_settings
-from troop.envs.envpool.atari_scores import published_scores
 from troop.envs.envpool.catalog import unknown_id
 from troop.envs.envpool.lazy_import import import_envpool
 from troop.envs.envpool.slim_assets import slim_base_path
@@ -57,7 +56,7 @@ class EnvPool:
         """Shapes and names; only tasks with privileged observations need two small simulators for it."""
         plan = _plan(self.id, self.settings, self.slim_assets)
         fields = dict(plan.packer.fields)
-        return EnvSpec(self.id, fields, plan.action, self.envs, plan.limit, plan.scores)
+        return EnvSpec(self.id, fields, plan.action, self.envs, plan.limit)
 
     def make(self, seed: int, device: str = "cpu") -> VectorEnv:
         """The live env."""
@@ -84,7 +83,6 @@ class Plan:
     first_choice: int
     limit: int | None
     base_path: str
-    scores: tuple[float, float] | None
 
 
 class EnvPoolEnv:
@@ -193,14 +191,13 @@ def _plan(id: str, settings: tuple[Setting, ...], slim: bool) -> Plan:
     limit = config.max_episode_steps if 0 < config.max_episode_steps < 2**31 - 1 else None
     space = spec.gymnasium_action_space
     kind = type(space).__name__
-    scores = published_scores(id) if module == "envpool.atari" else None
     packer = Packer(name_leaves(leaves), id)
     if kind == "Discrete":
-        return Plan(packer, Discrete(int(space.n)), None, (), int(space.start), limit, base_path, scores)
+        return Plan(packer, Discrete(int(space.n)), None, (), int(space.start), limit, base_path)
     if kind != "Box" or not np.issubdtype(space.dtype, np.floating):
         raise BadInput(f"The actions of '{id}' are {space}; Troop knows one box of numbers or one choice.")
     bounds = Bounds.of(space.low, space.high)
-    return Plan(packer, bounds.action, bounds, space.shape, 0, limit, base_path, scores)
+    return Plan(packer, bounds.action, bounds, space.shape, 0, limit, base_path)
 
 
 def envpool_spec(id: str, settings: tuple[Setting, ...]) -> Any:  # noqa: ANN401

@@ -18,7 +18,6 @@ from torch import Tensor
 from troop.core.config import bounded
 from troop.core.env import Continuous, Discrete, EnvSpec, Obs, Step, VectorEnv
 from troop.core.errors import BadInput, SetupProblem
-from troop.envs.envpool.atari_scores import published_scores
 from troop.envs.guard import EnvGuard
 from troop.envs.gymnasium.spaces import action_of, leaves_of
 from troop.envs.gymnasium.user_envs import Maker, find_maker
@@ -41,8 +40,7 @@ class Gymnasium:
     def spec(self) -> EnvSpec:
         """Shapes and names, read from one copy of the env."""
         plan = _plan(self.id, self.settings)
-        scores = published_scores(self.id)
-        return EnvSpec(self.id, dict(plan.packer.fields), plan.action, self.envs, plan.limit, scores)
+        return EnvSpec(self.id, dict(plan.packer.fields), plan.action, self.envs, plan.limit)
 
     def make(self, seed: int, device: str = "cpu") -> VectorEnv:
         """The live env."""

@@ -1,7 +1,7 @@
-"""What a random and a human player score in the 57 Atari games, the scale on which agents are compared.
+"""Published scores of a random and a human player in 57 Atari games, and human-normalized scores.
 
-The table for no-op starts, as DQN, dueling networks (Wang et al., 2016), Rainbow and Ape-X report with:
-30 minutes of play at most, up to 30 no-ops at the start, no sticky actions.
+The table is the one for no-op starts that DQN, dueling networks (Wang et al., 2016), Rainbow and Ape-X use:
+at most 30 minutes of play, up to 30 no-ops at the start, no sticky actions.
 """
 
 from __future__ import annotations
@@ -69,12 +69,24 @@ SCORES: dict[str, tuple[float, float]] = {
     "Zaxxon": (32.5, 9173.3),
 }
 
-# `Pong-v5` is EnvPool's, `ALE/Pong-v5` and `PongNoFrameskip-v4` are Gymnasium's; `MinAtar/Breakout-v1` is
-# another game.
-ID = re.compile(r"(?:ALE/)?(?P<game>[A-Za-z]+?)(?:NoFrameskip|Deterministic)?-v[045]")
+# EnvPool registers `Pong-v5`; Gymnasium registers `ALE/Pong-v5` and `PongNoFrameskip-v4`.
+# `MinAtar/Breakout-v1` is a different game and does not match.
+ATARI_ID = re.compile(r"(?:ALE/)?(?P<game>[A-Za-z]+?)(?:NoFrameskip|Deterministic)?-v[045]")
 
 
-def published_scores(id: str) -> tuple[float, float] | None:
-    """(random, human) of an Atari id as EnvPool or Gymnasium spells it; None for any other."""
-    found = ID.fullmatch(id)
-    return SCORES.get(found["game"]) if found else None
+def published_scores(env_id: str) -> tuple[float, float] | None:
+    """Return (random, human) for an Atari id of EnvPool or Gymnasium; None for any other env."""
+    match = ATARI_ID.fullmatch(env_id)
+    return SCORES.get(match["game"]) if match else None
+
+
+def human_normalized(env_id: str, score: float) -> float | None:
+    """Return `score` in percent: 0 is a random player, 100 a human; None if no scores are published.
+
+    `env_id` is the id without a backend prefix (`EnvConfig.id`).
+    """
+    scores = published_scores(env_id)
+    if scores is None:
+        return None
+    random, human = scores
+    return 100 * (score - random) / (human - random)

@@ -1,0 +1,1 @@
+"""Sphinx extension of Troop's documentation: reference pages generated from the code."""

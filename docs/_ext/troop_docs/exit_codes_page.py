@@ -1,0 +1,28 @@
+"""Reference page of exit codes: those of the error classes, and those of a normal end."""
+
+from __future__ import annotations
+
+from troop_docs.markdown import code, table
+
+from troop.core.errors import TroopError
+
+NORMAL = {
+    0: ("", "The command finished."),
+    3: ("", "The run was stopped on request (Ctrl-C or SIGTERM), saved a checkpoint and can be resumed."),
+    130: ("", "Interrupted: a second Ctrl-C during a run, or Ctrl-C outside of a run. Nothing was saved."),
+}
+
+
+def page() -> str:
+    """Return the table, ordered by code."""
+    errors = {kind.exit_code: (kind.__name__, (kind.__doc__ or "").strip()) for kind in _errors(TroopError)}
+    rows = [
+        [str(number), code(name), " ".join(text.split())]
+        for number, (name, text) in sorted((NORMAL | errors).items())
+    ]
+    return table(["code", "exception", "meaning"], rows)
+
+
+def _errors(kind: type[TroopError]) -> list[type[TroopError]]:
+    below = [error for child in kind.__subclasses__() for error in _errors(child)]
+    return below if below else [kind]

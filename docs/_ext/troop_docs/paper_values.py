@@ -1,0 +1,432 @@
+"""What the papers say: their values by flag, in the units of the flag, and why a recipe differs if it does.
+
+`tests/docs/test_reference.py` builds each recipe at the paper's scale and fails if a value differs from the
+paper without a reason here, or if a reason is given for a value that is the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of a paper; `note` is its source or unit, `reason` why the recipe's value differs.
+
+    `by_cores` describes a value that depends on the number of cores of the machine.
+    """
+
+    paper: object
+    note: str = ""
+    reason: str = ""
+    by_cores: str = ""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Where a recipe's values come from and on which env and device the recipe follows them."""
+
+    citation: str
+    env: str | None
+    device: str
+    values: dict[str, Value] = field(default_factory=dict)
+
+
+CUDA = "cuda:0"
+OFF_BY_DEFAULT = "an option here; not run, since no GPU was available"
+PER_STEP = "all envs step together, so that one vector step has one update for each env"
+
+_FASTTD3_PAPER = "Seo et al. 2025, FastTD3 (arXiv 2505.22642), table of hyperparameters"
+_FASTTD3: dict[str, Value] = {
+    "env.envs": Value(1024),
+    "algorithm.gamma": Value(0.97),
+    "algorithm.n-step": Value(1),
+    "algorithm.tau": Value(0.1),
+    "algorithm.policy-delay": Value(2),
+    "algorithm.critics": Value(2),
+    "algorithm.atoms": Value(101),
+    "algorithm.v-min": Value(-10.0),
+    "algorithm.v-max": Value(10.0),
+    "algorithm.clipped-double-q": Value(True),
+    "algorithm.normalize-observations": Value(True),
+    "algorithm.actor-hidden": Value((512, 256, 128)),
+    "algorithm.critic-hidden": Value((1024, 512, 256)),
+    "algorithm.actor-init": Value(0.01),
+    "algorithm.actor-lr": Value(3e-4),
+    "algorithm.critic-lr": Value(3e-4),
+    "algorithm.weight-decay": Value(0.1),
+    "algorithm.policy-noise": Value(0.001),
+    "algorithm.noise-clip": Value(0.5),
+    "algorithm.std-min": Value(0.001, "the published curves used 0.05: the flag did not reach the actor then"),
+    "algorithm.std-max": Value(0.4, "the published curves used 0.8"),
+    "algorithm.compile": Value(True, reason=OFF_BY_DEFAULT),
+    "algorithm.amp": Value(True, reason=OFF_BY_DEFAULT),
+    "system.schedule.batch-size": Value(32_768),
+    "system.schedule.updates-per-step": Value(2),
+    "system.learning-starts": Value(10, "vector steps"),
+    "system.replay-capacity": Value(1024 * 10_240, "10,240 for each env"),
+}
+
+_DQN_ZOO = "values of the paper in the units of DQN Zoo: 4 frames are one env step, 4 env steps one update"
+_ATARI_ENVS = Value(1, reason="envs step together; updates per vector step keep one update for 4 env steps")
+_DQN: dict[str, Value] = {
+    "env.envs": _ATARI_ENVS,
+    "algorithm.gamma": Value(0.99),
+    "algorithm.n-step": Value(1),
+    "algorithm.loss": Value("huber", "the error is clipped to [-1, 1]"),
+    "algorithm.optimizer": Value("rmsprop_tf"),
+    "algorithm.lr": Value(2.5e-4),
+    "algorithm.decay": Value(0.95),
+    "algorithm.eps": Value(0.01 / 32**2, "0.01 on the sum over 32 rows"),
+    "algorithm.centered": Value(True),
+    "algorithm.target-period": Value(2500, "10,000 env steps, counted in updates"),
+    "algorithm.epsilon-start": Value(1.0),
+    "algorithm.epsilon-end": Value(0.1),
+    "algorithm.epsilon-steps": Value(250_000, "one million frames; DQN Zoo takes four million"),
+    "algorithm.hidden": Value((512,)),
+    "system.schedule.batch-size": Value(32),
+    "system.replay-capacity": Value(1_000_000),
+    "system.priority.alpha": Value(0.0, "uniform replay"),
+}
+_DOUBLE = _DQN | {
+    "algorithm.double": Value(True),
+    "algorithm.epsilon-end": Value(0.01),
+    "algorithm.target-period": Value(7500, "30,000 env steps"),
+}
+_DUELING = _DOUBLE | {
+    "algorithm.dueling": Value(True),
+    "algorithm.rescale-torso": Value(True, "gradient into the shared layers times 1/sqrt(2)"),
+    "algorithm.lr": Value(6.25e-5),
+    "algorithm.max-grad-norm": Value(10.0),
+}
+_ANNEALED = {
+    "system.priority.beta": Value(0.4),
+    "system.priority.beta-end": Value(1.0),
+    "system.priority.beta-anneal-batches": Value(12_500_000, "all updates of 200 million frames"),
+}
+_PER = _DOUBLE | {
+    "algorithm.lr": Value(6.25e-5, "a quarter of DQN's"),
+    "algorithm.eps": Value(0.01 / 32**2 / 16, "follows the square of the learning rate"),
+    "system.priority.alpha": Value(0.6, "proportional variant"),
+    **_ANNEALED,
+}
+_ADAM = {"algorithm.optimizer": Value("adam"), "algorithm.max-grad-norm": Value(10.0)}
+_ATOMS = {
+    "algorithm.atoms": Value(51),
+    "algorithm.v-min": Value(-10.0),
+    "algorithm.v-max": Value(10.0),
+}
+_UNUSED = ("algorithm.decay", "algorithm.centered", "algorithm.loss")
+_CATEGORICAL = {flag: value for flag, value in _DQN.items() if flag not in _UNUSED} | _ADAM | _ATOMS
+_C51 = _CATEGORICAL | {
+    "algorithm.lr": Value(2.5e-4),
+    "algorithm.eps": Value(0.01 / 32),
+    "algorithm.epsilon-end": Value(0.01),
+}
+_NO_EPSILON = ("algorithm.epsilon-steps",)
+_RAINBOW = {flag: value for flag, value in _CATEGORICAL.items() if flag not in _NO_EPSILON} | {
+    "algorithm.n-step": Value(3),
+    "algorithm.double": Value(True),
+    "algorithm.dueling": Value(True),
+    "algorithm.noisy": Value(0.5),
+    "algorithm.epsilon-start": Value(0.0),
+    "algorithm.epsilon-end": Value(0.0),
+    "algorithm.lr": Value(6.25e-5),
+    "algorithm.eps": Value(1.5e-4),
+    "algorithm.target-period": Value(2000, "32,000 frames, counted in updates"),
+    "system.priority.alpha": Value(0.5),
+    **_ANNEALED,
+}
+
+_APEX_DQN: dict[str, Value] = {
+    "system.actors": Value(360, by_cores="cores - 2, at least 2, at most 360"),
+    "env.envs": Value(
+        1,
+        "for each actor; exploration rates beyond the number of actors become envs of an actor",
+        by_cores="360 / actors, at most 16",
+    ),
+    "algorithm.gamma": Value(0.99),
+    "algorithm.n-step": Value(3),
+    "algorithm.double": Value(True),
+    "algorithm.dueling": Value(True),
+    "algorithm.loss": Value("squared"),
+    "algorithm.optimizer": Value("rmsprop_tf"),
+    "algorithm.lr": Value(6.25e-5),
+    "algorithm.decay": Value(0.95),
+    "algorithm.eps": Value(1.5e-7),
+    "algorithm.centered": Value(True),
+    "algorithm.max-grad-norm": Value(40.0),
+    "algorithm.target-period": Value(2500, "training batches"),
+    "algorithm.hidden": Value((512,)),
+    "system.weight-sync-steps": Value(100, "400 frames"),
+    "system.learner.batch-size": Value(512),
+    "system.learner.prefetch": Value(16),
+    "system.replay-capacity": Value(2_000_000, "a soft limit there"),
+    "system.learning-starts": Value(50_000),
+    "system.priority.alpha": Value(0.6),
+    "system.priority.beta": Value(0.4),
+    "system.priority.beta-end": Value(0.4, "constant"),
+    "system.initial-priority": Value("td_error"),
+    "system.epsilon-base": Value(0.4),
+    "system.epsilon-alpha": Value(7.0),
+    "system.samples-per-insert": Value(0.0, "not limited; about 0.78 by itself at the paper's rates"),
+    "system.replay-shards": Value(1),
+}
+_TARGET_COPY = "the paper copies every 100 batches; a share of 0.01 per batch is as old on average"
+_APEX_DPG: dict[str, Value] = {
+    "system.actors": Value(64, by_cores="cores - 2, at least 2, at most 64"),
+    "algorithm.gamma": Value(0.99),
+    "algorithm.n-step": Value(3),
+    "algorithm.critics": Value(1),
+    "algorithm.atoms": Value(0, "a scalar critic"),
+    "algorithm.tau": Value("copy", reason=_TARGET_COPY),
+    "algorithm.std-min": Value(0.3),
+    "algorithm.std-max": Value(0.3),
+    "algorithm.actor-lr": Value(1e-4),
+    "algorithm.critic-lr": Value(1e-4),
+    "algorithm.actor-hidden": Value((300, 200)),
+    "algorithm.critic-hidden": Value((400, 300)),
+    "algorithm.activation": Value("tanh", reason="no tanh layers here"),
+    "algorithm.actor-carries-critic": Value(True, "for initial priorities"),
+    "system.learner.batch-size": Value(256),
+    "system.replay-capacity": Value(1_000_000, "evicted by inverse priority there, oldest first here"),
+    "system.priority.alpha": Value(0.6),
+    "system.priority.beta": Value(0.4),
+    "system.priority.beta-end": Value(0.4),
+    "system.samples-per-insert": Value(0.0, "not limited"),
+}
+_GORILA: dict[str, Value] = {
+    "system.bundles": Value(100, by_cores="cores - 1, at least 2, at most 100"),
+    "system.servers": Value(31, by_cores="0.31 x bundles, at least 1"),
+    "env.envs": Value(1),
+    "algorithm.gamma": Value(0.99),
+    "algorithm.target-period": Value(60_000, "updates of all bundles together"),
+    "algorithm.epsilon-start": Value(1.0),
+    "algorithm.epsilon-end": Value(0.1),
+    "algorithm.epsilon-steps": Value(1_000_000, "global updates there, env steps here: one update a step"),
+    "algorithm.hidden": Value((512,)),
+    "system.schedule.batch-size": Value(32),
+    "system.schedule.updates-per-step": Value(1),
+    "system.replay-capacity": Value(1_000_000, "of each bundle"),
+    "system.adagrad.lr": Value("not published", reason="chosen here"),
+    "system.adagrad.max-staleness": Value("not published", reason="0 is 20 times the number of bundles"),
+    "system.outliers.max-deviations": Value('"several"', reason="chosen here"),
+}
+
+_SCALED = "the authors scale rewards by hand for each task"
+_PQL: dict[str, Value] = {
+    "env.envs": Value(4096),
+    "algorithm.gamma": Value(0.99),
+    "algorithm.n-step": Value(3),
+    "algorithm.tau": Value(0.05),
+    "algorithm.critics": Value(2),
+    "algorithm.actor-hidden": Value((512, 256, 128)),
+    "algorithm.critic-hidden": Value((512, 256, 128)),
+    "algorithm.activation": Value("elu"),
+    "algorithm.actor-lr": Value(5e-4),
+    "algorithm.critic-lr": Value(5e-4),
+    "algorithm.weight-decay": Value(0.01, "the default of AdamW"),
+    "algorithm.max-grad-norm": Value(0.5),
+    "algorithm.normalize-observations": Value(True),
+    "algorithm.normalize-rewards": Value(False, reason=_SCALED),
+    "system.beta-av": Value(8.0, "written 1:8 in the paper"),
+    "system.beta-pv": Value(2.0, "written 1:2 in the paper"),
+    "system.batch-size": Value(8192),
+    "system.replay-capacity": Value(5_000_000),
+    "system.learning-starts": Value(32, "vector steps"),
+}
+_PQL_NOISE = {
+    "algorithm.policy-noise": Value(0.8),
+    "algorithm.noise-clip": Value(0.2),
+    "algorithm.std-min": Value(0.05),
+    "algorithm.std-max": Value(0.8),
+    "algorithm.clip-actions": Value(True),
+}
+_DDPG_N = {
+    flag: value for flag, value in (_PQL | _PQL_NOISE).items() if not flag.startswith("system.")
+} | {
+    "algorithm.atoms": Value(0, "scalar critics"),
+    "algorithm.policy-delay": Value(1, "8 critic and 8 actor updates per vector step"),
+    "system.schedule.batch-size": Value(8192),
+    "system.schedule.updates-per-step": Value(8),
+    "system.replay-capacity": Value(5_000_000),
+    "system.learning-starts": Value(32, "vector steps"),
+}
+
+_FEW_STEPS = "1,000 transitions of the untrained policy are enough here"
+_TD3: dict[str, Value] = {
+    "env.envs": Value(1, reason=PER_STEP),
+    "algorithm.gamma": Value(0.99),
+    "algorithm.n-step": Value(1),
+    "algorithm.tau": Value(0.005),
+    "algorithm.policy-delay": Value(2),
+    "algorithm.critics": Value(2),
+    "algorithm.atoms": Value(0, "scalar critics"),
+    "algorithm.policy-q": Value("first"),
+    "algorithm.policy-noise": Value(0.2),
+    "algorithm.noise-clip": Value(0.5),
+    "algorithm.std-min": Value(0.1),
+    "algorithm.std-max": Value(0.1),
+    "algorithm.clip-actions": Value(True),
+    "algorithm.target-policy": Value(True),
+    "algorithm.delay-targets": Value(True),
+    "algorithm.normalize-observations": Value(False),
+    "algorithm.actor-hidden": Value((256, 256)),
+    "algorithm.critic-hidden": Value((256, 256)),
+    "algorithm.actor-lr": Value(3e-4),
+    "algorithm.critic-lr": Value(3e-4),
+    "algorithm.weight-decay": Value(0.0),
+    "system.schedule.batch-size": Value(256),
+    "system.schedule.updates-per-step": Value(1, "for each env step", reason=PER_STEP),
+    "system.replay-capacity": Value(1_000_000),
+    "system.learning-starts": Value(25_000, "uniform random actions", reason=_FEW_STEPS),
+}
+_AS_TD3 = "TD3's, so that the two recipes differ in the algorithm only"
+_DDPG: dict[str, Value] = {
+    "env.envs": Value(1, reason=PER_STEP),
+    "algorithm.gamma": Value(0.99),
+    "algorithm.n-step": Value(1),
+    "algorithm.tau": Value(0.001, reason=_AS_TD3),
+    "algorithm.policy-delay": Value(1),
+    "algorithm.critics": Value(1),
+    "algorithm.atoms": Value(0, "a scalar critic"),
+    "algorithm.policy-noise": Value(0.0),
+    "algorithm.target-policy": Value(True),
+    "algorithm.delay-targets": Value(False),
+    "algorithm.std-min": Value(0.2, "Ornstein-Uhlenbeck process", reason="Gaussian noise, as in TD3"),
+    "algorithm.std-max": Value(0.2, "Ornstein-Uhlenbeck process", reason="Gaussian noise, as in TD3"),
+    "algorithm.actor-hidden": Value((400, 300), reason=_AS_TD3),
+    "algorithm.critic-hidden": Value((400, 300), reason=_AS_TD3),
+    "algorithm.actor-lr": Value(1e-4, reason=_AS_TD3),
+    "algorithm.critic-lr": Value(1e-3, reason=_AS_TD3),
+    "algorithm.weight-decay": Value(0.01, "of the critic, as an L2 loss", reason=_AS_TD3),
+    "system.schedule.batch-size": Value(64, reason=_AS_TD3),
+    "system.schedule.updates-per-step": Value(1, "for each env step", reason=PER_STEP),
+    "system.replay-capacity": Value(1_000_000),
+}
+_SAC: dict[str, Value] = {
+    "env.envs": Value(1, reason=PER_STEP),
+    "algorithm.gamma": Value(0.99),
+    "algorithm.n-step": Value(1),
+    "algorithm.tau": Value(0.005),
+    "algorithm.policy-delay": Value(1),
+    "algorithm.critics": Value(2),
+    "algorithm.atoms": Value(0, "scalar critics"),
+    "algorithm.clipped-double-q": Value(True),
+    "algorithm.target-entropy-ratio": Value(1.0, "target entropy -dim(A)"),
+    "algorithm.log-std-min": Value(-20.0, "a clamp", reason="squashed by tanh, which keeps a gradient"),
+    "algorithm.log-std-max": Value(2.0),
+    "algorithm.actor-hidden": Value((256, 256)),
+    "algorithm.critic-hidden": Value((256, 256)),
+    "algorithm.actor-lr": Value(3e-4),
+    "algorithm.critic-lr": Value(3e-4),
+    "algorithm.alpha-lr": Value(3e-4),
+    "system.schedule.batch-size": Value(256),
+    "system.schedule.updates-per-step": Value(1, "for each env step", reason=PER_STEP),
+    "system.replay-capacity": Value(1_000_000),
+    "system.learning-starts": Value(10_000, "uniform random actions", reason=_FEW_STEPS),
+}
+_FASTSAC: dict[str, Value] = {
+    "env.envs": Value(4096),
+    "algorithm.gamma": Value(0.97),
+    "algorithm.n-step": Value(1),
+    "algorithm.tau": Value(0.125),
+    "algorithm.policy-delay": Value(4),
+    "algorithm.atoms": Value(101),
+    "algorithm.v-min": Value(-20.0),
+    "algorithm.v-max": Value(20.0),
+    "algorithm.clipped-double-q": Value(False),
+    "algorithm.actor-hidden": Value((512, 256, 128)),
+    "algorithm.critic-hidden": Value((768, 384, 192)),
+    "algorithm.activation": Value("silu"),
+    "algorithm.layer-norm": Value(True),
+    "algorithm.actor-init": Value(0.0),
+    "algorithm.log-std-min": Value(-5.0),
+    "algorithm.log-std-max": Value(0.0),
+    "algorithm.alpha-init": Value(0.001),
+    "algorithm.target-entropy-ratio": Value(0.0),
+    "algorithm.actor-lr": Value(3e-4),
+    "algorithm.critic-lr": Value(3e-4),
+    "algorithm.alpha-lr": Value(3e-4),
+    "algorithm.beta2": Value(0.95),
+    "algorithm.weight-decay": Value(0.001),
+    "algorithm.normalize-observations": Value(True),
+    "algorithm.amp": Value(True, reason=OFF_BY_DEFAULT),
+    "system.schedule.batch-size": Value(8192),
+    "system.schedule.updates-per-step": Value(8),
+    "system.replay-capacity": Value(4096 * 1024, "1,024 for each env"),
+}
+
+G1 = "G1JoystickFlatTerrain-v1"
+PAPERS: dict[str, Paper] = {
+    "fasttd3": Paper(_FASTTD3_PAPER + ", MuJoCo Playground column", G1, CUDA, _FASTTD3),
+    "fasttd3-paper": Paper(_FASTTD3_PAPER + ", MuJoCo Playground column", G1, CUDA, _FASTTD3),
+    "fasttd3-simbav2": Paper(
+        "FastTD3's code (`fasttd3_simbav2`), nets of Lee et al. 2025, SimbaV2 (arXiv 2502.15280)",
+        G1,
+        CUDA,
+        _FASTTD3
+        | {
+            "algorithm.net": Value("simbav2_port"),
+            "algorithm.actor-hidden": Value((256,), "one block"),
+            "algorithm.critic-hidden": Value((512, 512), "two blocks"),
+            "algorithm.lr-end": Value(0.1, "from 3e-4 to 3e-5"),
+            "algorithm.weight-decay": Value(0.0),
+            "system.schedule.batch-size": Value(8192),
+        },
+    ),
+    "td3": Paper("Fujimoto et al. 2018, TD3 (arXiv 1802.09477), authors' code", None, CUDA, _TD3),
+    "ddpg": Paper("Lillicrap et al. 2016, DDPG (arXiv 1509.02971)", None, CUDA, _DDPG),
+    "sac": Paper("Haarnoja et al. 2018, SAC (arXiv 1812.05905), table 1", None, CUDA, _SAC),
+    "fastsac": Paper("holosoma (arXiv 2512.01996), locomotion of G1 and T1", G1, CUDA, _FASTSAC),
+    "ddpg-sync": Paper("Li et al. 2023, PQL (arXiv 2307.12983), DDPG(n)", None, CUDA, _DDPG_N),
+    "dqn": Paper(f"Mnih et al. 2015, DQN; {_DQN_ZOO}", "Pong-v5", "cpu", _DQN),
+    "double-dqn": Paper(f"van Hasselt et al. 2016, tuned variant; {_DQN_ZOO}", "Pong-v5", "cpu", _DOUBLE),
+    "dueling-dqn": Paper(f"Wang et al. 2016; {_DQN_ZOO}", "Pong-v5", "cpu", _DUELING),
+    "per-dqn": Paper(f"Schaul et al. 2016; {_DQN_ZOO}", "Pong-v5", "cpu", _PER),
+    "c51": Paper(f"Bellemare et al. 2017; {_DQN_ZOO}", "Pong-v5", "cpu", _C51),
+    "rainbow": Paper(f"Hessel et al. 2018, table 1; {_DQN_ZOO}", "Pong-v5", "cpu", _RAINBOW),
+    "apex-dqn": Paper(
+        "Horgan et al. 2018, Ape-X (arXiv 1803.00933), section 4.1 and appendix C", "Pong-v5", "cpu", _APEX_DQN
+    ),
+    "apex-dpg": Paper(
+        "Horgan et al. 2018, Ape-X (arXiv 1803.00933), section 4.2 and appendix D", None, CUDA, _APEX_DPG
+    ),
+    "gorila-dqn": Paper("Nair et al. 2015, Gorila (arXiv 1507.04296)", "Pong-v5", "cpu", _GORILA),
+    "pql": Paper(
+        "Li et al. 2023, PQL (arXiv 2307.12983)",
+        None,
+        CUDA,
+        _PQL | _PQL_NOISE | {"algorithm.atoms": Value(0, "scalar critics")},
+    ),
+    "pql-d": Paper(
+        "Li et al. 2023, PQL-D (arXiv 2307.12983)",
+        None,
+        CUDA,
+        _PQL
+        | _PQL_NOISE
+        | {
+            "algorithm.atoms": Value(51),
+            "algorithm.v-min": Value(-10.0),
+            "algorithm.v-max": Value(10.0),
+            "algorithm.categorical-min": Value("elementwise_min"),
+        },
+    ),
+    "pql-sac": Paper(
+        "Li et al. 2023, SAC(n) of the PQL paper (arXiv 2307.12983)",
+        None,
+        CUDA,
+        _PQL
+        | {
+            "algorithm.alpha-lr": Value(5e-3),
+            "algorithm.log-std-min": Value(-5.0),
+            "algorithm.log-std-max": Value(5.0),
+        },
+    ),
+}
+
+NO_PAPER = {  # recipe: where its values come from
+    "fasttd3-cpu": "FastTD3 with values found by measurement on two cores",
+    "dqn-cpu": "DQN, Double DQN, dueling nets, three-step returns and prioritized replay, with values found by "
+    "measurement on two cores",
+}

@@ -1,0 +1,204 @@
+"""Runs the commands and Python blocks of a page in a temporary directory, with a shortened budget."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import runpy
+import shutil
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from page_blocks import ROOT, SHELL, Block, blocks
+
+from troop.cli.main import run as troop
+from troop.compare import child, session
+from troop.core.engine import Until
+from troop.experiment import Experiment
+
+ENV_STEPS = 64  # of each run
+ENVS = 4  # at most
+EPISODES, LONGEST = 2, 200  # of each evaluation, in env steps
+SKIPPED_FLAGS = ("--run", "--minutes", "--env-steps", "--seed", "--seeds", "--target", "--video", "--figure")
+_done: set[tuple[str, ...]] = set()
+
+
+def shorter(experiment: Experiment, env_steps: int) -> Experiment:
+    """Return the experiment with few envs, few env steps and short evaluations."""
+    return dataclasses.replace(
+        experiment,
+        env=experiment.env.with_envs(min(experiment.env.envs, ENVS)),
+        until=Until(env_steps=min(env_steps, experiment.until.env_steps or env_steps)),
+        evaluation=dataclasses.replace(experiment.evaluation, episodes=EPISODES, longest=LONGEST),
+    )
+
+
+@contextlib.contextmanager
+def shortened() -> Iterator[None]:
+    """Shorten every run that starts inside, and run the processes of a comparison in this one."""
+    run, resume = Experiment.run, Experiment.resume
+
+    def short_run(self: Experiment, *args: object, **kwargs: object) -> object:
+        return run(shorter(self, ENV_STEPS), *args, **kwargs)
+
+    def short_resume(self: Experiment, directory: object, *args: object, **kwargs: object) -> object:
+        from troop.runs.summary import Summary
+
+        done = Summary.read(directory.path).env_steps
+        longer = dataclasses.replace(self, until=Until(env_steps=done + ENV_STEPS))
+        return resume(shorter(longer, done + ENV_STEPS), directory, *args, **kwargs)
+
+    def in_process(self: session.Session, recipe: str, seed: int, errors: Path) -> int:
+        errors.touch()
+        return child.run(self.folder, recipe, seed)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Experiment, "run", short_run)
+        patch.setattr(Experiment, "resume", short_resume)
+        patch.setattr(session.Session, "_wait", in_process)
+        yield
+
+
+class PageRunner:
+    """Runs the blocks of one page in order: files are written, commands and Python blocks executed."""
+
+    def __init__(self, page: str, template: Path) -> None:
+        self.page, self.template = page, template
+        self.names: dict[str, object] = {"__name__": "__main__"}
+
+    def run(self) -> None:
+        """Run every block of the page in the current directory; the first failure names page and line."""
+        with shortened():
+            for block in blocks(self.page):
+                if not block.no_run:
+                    self.run_block(block)
+
+    def run_block(self, block: Block) -> None:
+        """Run one block."""
+        if block.file:
+            path = Path(block.file)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text)
+        elif block.language in SHELL:
+            for words in block.commands():
+                self.run_command(block, words)
+        elif block.language == "python":
+            code = compile(block.text, block.where, "exec")
+            exec(code, self.names)
+
+    def run_command(self, block: Block, words: list[str]) -> None:
+        """Run one command, or check it where running it would change the machine or take too long."""
+        program, *arguments = words
+        handler = HANDLERS.get(program)
+        assert handler is not None, f"{block.where}: no test runs {program!r}; mark the block with no-run: REASON"
+        try:
+            code = handler(self, arguments)
+        except Exception as error:
+            raise AssertionError(f"{block.where}: {' '.join(words)} raised {error!r}") from error
+        assert code in (0, None), f"{block.where}: {' '.join(words)} ended with exit code {code}"
+
+    def troop(self, argv: list[str]) -> int:
+        """Run `troop ARGV` in this process, unless the same run was made before."""
+        verb = argv[0]
+        if verb in ("resume", "eval", "play"):
+            self.provide(argv[1])
+        if verb == "compare":
+            argv = short_comparison(argv)
+        if verb == "bench":
+            argv = [*argv, "--seconds", "0.2"]
+        key = tuple(without(argv, SKIPPED_FLAGS))
+        if "--run" not in argv and verb in ("train", "bench", "envs", "recipes", "doctor", "compare"):
+            if key in _done:
+                return 0
+            _done.add(key)
+        return troop(argv)
+
+    def provide(self, run: str) -> None:
+        """Copy a finished run to where the page expects one that it does not make itself."""
+        if not Path(run).exists():
+            shutil.copytree(self.template, run)
+
+    def python(self, argv: list[str]) -> int:
+        """Run a script or a module of this page in this process; `-m pytest` only checks its paths."""
+        if argv[:2] == ["-m", "pytest"]:
+            missing = [path for path in argv[2:] if not path.startswith("-") and not (ROOT / path).exists()]
+            assert not missing, f"{missing} do not exist"
+            return 0
+        before = sys.argv
+        sys.argv = argv
+        try:
+            runpy.run_path(argv[0], run_name="__main__")
+        except SystemExit as stop:
+            return int(stop.code or 0)
+        finally:
+            sys.argv = before
+        return 0
+
+    def make(self, argv: list[str]) -> int:
+        """Check that the Makefile has the targets."""
+        targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+        assert set(argv) <= targets, f"the Makefile has no target {set(argv) - targets}"
+        return 0
+
+    def pip(self, argv: list[str]) -> int:
+        """Check that the extras exist."""
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        for name in re.findall(r"(?:trooprl|\.)\[([\w,]+)\]", " ".join(argv)):
+            assert set(name.split(",")) <= set(extras), f"pyproject.toml has no extra {name}"
+        return 0
+
+    def git(self, argv: list[str]) -> int:
+        """Nothing to check."""
+        return 0
+
+    def cd(self, argv: list[str]) -> int:
+        """Change the directory if it exists here."""
+        if Path(argv[0]).is_dir():
+            os.chdir(argv[0])
+        return 0
+
+
+HANDLERS: dict[str, Callable[[PageRunner, list[str]], int | None]] = {
+    "troop": PageRunner.troop,
+    "python": PageRunner.python,
+    "make": PageRunner.make,
+    "pip": PageRunner.pip,
+    "git": PageRunner.git,
+    "cd": PageRunner.cd,
+    "mkdir": lambda runner, argv: Path(argv[-1]).mkdir(parents=True, exist_ok=True),
+    "cat": lambda runner, argv: print(Path(argv[0]).read_text()),
+    "export": lambda runner, argv: 0,
+}
+
+
+def short_comparison(argv: list[str]) -> list[str]:
+    """Return `troop compare ARGV` with few env steps and one seed, or two where seeds are added."""
+    budget = any(word in ("--minutes", "--env-steps") for word in argv)
+    short = without(argv, ("--minutes", "--env-steps"))
+    if "--seeds" in short:
+        position = short.index("--seeds") + 1
+        short[position] = "1" if budget else "2"
+    elif budget:
+        short += ["--seeds", "1"]
+    if budget:
+        short += ["--env-steps", str(ENV_STEPS)]
+        short += ["--envs", str(ENVS)] if "--envs" not in short else []
+        short += ["--evaluation.episodes", str(EPISODES), "--evaluation.longest", str(LONGEST)]
+    return short
+
+
+def without(argv: list[str], flags: tuple[str, ...]) -> list[str]:
+    """Return argv without these flags and their values."""
+    kept: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word in flags:
+            next(words, None)
+        elif word.split("=")[0] not in flags:
+            kept.append(word)
+    return kept

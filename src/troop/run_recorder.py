@@ -1,4 +1,4 @@
-"""Recording: the Watch that writes a run directory and shows the panel."""
+"""RunRecorder: the RunObserver that writes the files of a run directory and shows the panel."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from troop.core.engine import Counters, Result
 from troop.core.errors import SetupProblem, TroopError
-from troop.envs.atari_scores import human_normalized
-from troop.logs.bottleneck import at_rest, bottleneck
+from troop.core.program import Program, references
+from troop.logs.bottleneck import bottleneck, paused
 from troop.logs.console import Console
-from troop.logs.jsonl import Metrics
+from troop.logs.flow import Flow, ratio_metrics, read_flow
+from troop.logs.jsonl import MetricsWriter
 from troop.logs.progress import Progress
 from troop.logs.tensorboard import TensorBoard
-from troop.logs.topology import Group, flow, folded, groups, ratios
+from troop.logs.topology import NodeSpec, RatioSpec, RoleGroup, Topology, fold_groups, groups
 from troop.runs import checkpoint, curve
 from troop.runs.directory import RunDirectory
 from troop.runs.summary import Status, Summary
@@ -28,35 +29,57 @@ if TYPE_CHECKING:
 RATE_WINDOW = 10  # log lines over which rates are averaged
 
 
+def describe(program: Program) -> Topology:
+    """The nodes, calls and ratios of a program as plain data for the panel."""
+    nodes = [
+        NodeSpec(name, node.kind, tuple(ref.name for ref in references(node.build)))
+        for name, node in program.nodes.items()
+    ]
+    ratios = [
+        RatioSpec(ratio.name, ratio.numerator, ratio.denominator, ratio.unit, ratio.target)
+        for ratio in program.ratios
+    ]
+    return Topology(tuple(nodes), tuple(ratios))
+
+
 class RunRecorder:
-    """Metrics, checkpoints, summary and panel of a run; one signal asks for an end, two are one."""
+    """Writes metrics, checkpoints and the summary of a run and shows its panel.
+
+    The first SIGINT or SIGTERM requests a resumable stop; the second exits at once.
+    """
 
     def __init__(
-        self, experiment: Experiment, directory: RunDirectory, start: Counters | None, quiet: bool
+        self,
+        experiment: Experiment,
+        program: Program,
+        directory: RunDirectory,
+        start: Counters | None,
+        quiet: bool,
     ) -> None:
         self.experiment, self.directory, self.start = experiment, directory, start
-        self.console = Console(stream=open(os.devnull, "w") if quiet else None)  # noqa: SIM115 - lives as long as the run
-        self.history: list[float] = []
-        self.last: dict[str, float] = {}
+        self.topology = describe(program)
+        self.console = Console(stream=open(os.devnull, "w") if quiet else None)  # noqa: SIM115 - open until the run ends
+        self.return_history: list[float] = []
+        self.latest_metrics: dict[str, float] = {}
         self.evaluation: dict[str, float] = {}
-        self.marks: deque[Counters] = deque([start or Counters()], maxlen=RATE_WINDOW)
-        self.newest = self.marks[0]
-        self.roles: list[Group] = []  # as they last were at work
-        self.asked = False
-        self._handlers: dict[int, Any] = {}
+        self.recent_counters: deque[Counters] = deque([start or Counters()], maxlen=RATE_WINDOW)
+        self.newest_counters = self.recent_counters[0]
+        self.working_roles: list[RoleGroup] = []  # as of the last line in which they were not paused
+        self._stop = False
+        self._signal_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         resume = (self.start.env_steps, self.start.updates) if self.start else None
-        self.metrics = Metrics(self.directory.metrics, resume=resume, warn=self.note)
+        self.metrics = MetricsWriter(self.directory.metrics, resume=resume, warn=self.note)
         self.tensorboard = TensorBoard(self.directory.path, self.start.env_steps if self.start else None)
         for row in curve.rows(self.directory.path) if self.start else []:
             if isinstance(value := row.get("eval/return_mean"), int | float):
-                self.history.append(value)
+                self.return_history.append(value)
                 self.evaluation = {name: x for name, x in row.items() if name.startswith("eval/")}
-        for name in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM):
             try:
-                self._handlers[name] = signal.signal(name, self._asked)
-            except ValueError:  # not the main thread: whoever runs us handles signals
+                self._signal_handlers[number] = signal.signal(number, self._on_signal)
+            except ValueError:  # not the main thread: the embedding program handles signals
                 break
         experiment = self.experiment
         self.console.start(
@@ -69,72 +92,63 @@ class RunRecorder:
         self.console.stop()
         self.metrics.close()
         self.tensorboard.close()
-        for name, handler in self._handlers.items():
-            signal.signal(name, handler)
+        for number, handler in self._signal_handlers.items():
+            signal.signal(number, handler)
 
-    def _asked(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            os._exit(130)  # asked twice: at once
-        self.asked = True
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._stop:
+            os._exit(130)  # the second signal: do not wait for a checkpoint
+        self._stop = True
 
     def stop_requested(self) -> bool:
-        """Whether a signal came."""
-        return self.asked
+        """Whether a signal requested a stop."""
+        return self._stop
 
     def note(self, text: str) -> None:
-        """A line above the panel."""
+        """Print a line above the panel."""
         self.console.note(text)
 
     def log(self, counters: Counters, metrics: dict[str, float]) -> None:
-        """One line of metrics, and the panel."""
-        self.last |= metrics
-        self.newest = counters
-        before = self.marks[0]
-        self.marks.append(counters)
+        """Write one line of metrics and draw the panel."""
+        self.newest_counters = counters
+        before = self.recent_counters[0]
+        self.recent_counters.append(counters)
         seconds = max(counters.wall_s - before.wall_s, 1e-9)
         rates = {
             "rate/env_steps_per_s": (counters.env_steps - before.env_steps) / seconds,
             "rate/updates_per_s": (counters.updates - before.updates) / seconds,
         }
-        extra = {
-            "count/episodes": counters.episodes,
-            "count/env_faults": counters.env_faults,
-            "count/skipped_updates": counters.skipped_updates,
-            "count/restarts": counters.restarts,
-            "time/evaluation_s": counters.evaluation_s,
-        }
-        self.last |= rates
-        extra |= ratios(self.last)
-        roles = groups(self.last)
-        self.roles = self.roles if at_rest(roles) else roles
-        progress = self._progress(counters, roles)
-        said: dict[str, Any] = {"bottleneck": progress.bottleneck} if progress.bottleneck else {}
-        if progress.flow.age_s is not None:
-            said["replay/age_s"] = round(progress.flow.age_s, 3)
-        self._write(counters, folded(metrics) | rates | extra | said)
+        self.latest_metrics |= metrics | rates
+        flow = read_flow(self.latest_metrics, self.topology)
+        roles = groups(self.latest_metrics, self.topology)
+        self.working_roles = self.working_roles if paused(roles) else roles
+        progress = self._progress(counters, roles, flow)
+        derived: dict[str, Any] = ratio_metrics(flow)
+        if progress.bottleneck:
+            derived["bottleneck"] = progress.bottleneck
+        if flow.sample_age_s is not None:
+            derived["replay/sample_age_s"] = round(flow.sample_age_s, 3)
+        self._write(counters, fold_groups(metrics) | rates | _counter_metrics(counters) | derived)
         self.console.show(progress)
 
     def _write(self, counters: Counters, values: dict[str, Any]) -> None:
-        for sink in (self.metrics, self.tensorboard):
-            sink.write(round(counters.wall_s, 3), counters.env_steps, counters.updates, values)
+        for writer in (self.metrics, self.tensorboard):
+            writer.write(round(counters.wall_s, 3), counters.env_steps, counters.updates, values)
 
     def evaluated(self, counters: Counters, metrics: dict[str, float]) -> None:
-        """Write an evaluation as its own line, with the human-normalized score of an Atari game."""
-        normalized = human_normalized(self.experiment.env.id, metrics["eval/return_mean"])
-        if normalized is not None:
-            metrics = metrics | {"eval/human_normalized": normalized}
-        self.evaluation, self.newest = metrics, counters
-        self.history.append(metrics["eval/return_mean"])
+        """Write the result of an evaluation as a line of its own, and to summary.json."""
+        self.evaluation, self.newest_counters = metrics, counters
+        self.return_history.append(metrics["eval/return_mean"])
         self._write(counters, metrics)
         try:
             self._summary("running", counters).write(self.directory.path)
         except SetupProblem as problem:  # a full disk must not stop training
             self.note(str(problem))
-        self.console.show(self._progress(counters, self.roles))
+        self.console.show(self._progress(counters, self.working_roles))
 
     def save(self, counters: Counters, state: dict[str, Any], last: bool) -> None:
-        """A checkpoint; a disk that is full is told and training goes on, unless it is the last."""
-        self.newest = counters
+        """Write a checkpoint; if the disk is full, only a `last` checkpoint raises SetupProblem."""
+        self.newest_counters = counters
         info = {"env_steps": counters.env_steps, "counters": dataclasses.asdict(counters)}
         finite = ("policy", *(name for name in state if name.endswith(".algorithm")))
         try:
@@ -142,7 +156,7 @@ class RunRecorder:
         except SetupProblem as problem:
             if last:
                 raise
-            self.note(f"no checkpoint this time: {problem}")
+            self.note(f"no checkpoint was written: {problem}")
 
     def restore(self, nodes: list[str]) -> dict[str, Any] | None:
         """The parts, named `node.part`, of these nodes in the newest valid checkpoint; None without one."""
@@ -153,20 +167,20 @@ class RunRecorder:
             self.note(f"skipped {text}")
         return loaded.state
 
-    def ended(self, result: Result) -> None:
-        """Summary and curve of a run that is done or stopped."""
+    def record_end(self, result: Result) -> None:
+        """Write the summary and the learning curve of a run that is done or stopped."""
         counters = result.counters
         self._summary(result.status, counters).write(self.directory.path)
-        self.console.show(self._progress(counters, self.roles))
+        self.console.show(self._progress(counters, self.working_roles))
         try:
             curve.plot(self.directory.path, self.directory.path / "curve.png")
         except (TroopError, OSError) as problem:
             self.note(f"no curve.png: {problem}")
 
-    def failed(self, message: str) -> None:
-        """Summary of a run that went wrong; never hides why."""
+    def record_failure(self, message: str) -> None:
+        """Write the summary of a failed run; an error of the disk is only noted."""
         try:
-            self._summary("failed", self.newest, message).write(self.directory.path)
+            self._summary("failed", self.newest_counters, message).write(self.directory.path)
         except (SetupProblem, OSError):
             self.note("summary.json could not be written")
 
@@ -194,39 +208,49 @@ class RunRecorder:
             message=message,
         )
 
-    def _progress(self, counters: Counters, roles: list[Group]) -> Progress:
+    def _progress(self, counters: Counters, roles: list[RoleGroup], flow: Flow | None = None) -> Progress:
         until = self.experiment.until
-        parts = []
+        fractions = []
         if until.minutes:
-            parts.append(counters.wall_s / (60 * until.minutes))
+            fractions.append(counters.wall_s / (60 * until.minutes))
         if until.env_steps:
-            parts.append(counters.env_steps / until.env_steps)
-        fraction = min(max(parts), 1.0) if parts else None
-        left = counters.wall_s * (1 / fraction - 1) if fraction else None
-        flowing = flow(self.last)
+            fractions.append(counters.env_steps / until.env_steps)
+        fraction = min(max(fractions), 1.0) if fractions else None
+        metrics = self.latest_metrics
+        flow = flow or read_flow(metrics, self.topology)
         return Progress(
             env_steps=counters.env_steps,
             updates=counters.updates,
             wall_s=counters.wall_s,
             evaluation_s=counters.evaluation_s,
-            env_steps_per_s=self.last.get("rate/env_steps_per_s", 0.0),
-            updates_per_s=self.last.get("rate/updates_per_s", 0.0),
+            env_steps_per_s=metrics.get("rate/env_steps_per_s", 0.0),
+            updates_per_s=metrics.get("rate/updates_per_s", 0.0),
             return_mean=self.evaluation.get("eval/return_mean"),
             return_std=self.evaluation.get("eval/return_std"),
             human_normalized=self.evaluation.get("eval/human_normalized"),
-            best=max(self.history, default=None),
+            best=max(self.return_history, default=None),
             target=until.target,
-            episode_return=self.last.get("train/return"),
-            losses={name: value for name, value in self.last.items() if name.startswith(("loss/", "value/"))},
+            episode_return=metrics.get("train/return"),
+            losses={name: value for name, value in metrics.items() if name.startswith(("loss/", "value/"))},
             fraction=fraction,
-            seconds_left=left,
+            seconds_left=counters.wall_s * (1 / fraction - 1) if fraction else None,
             counters={
                 "env faults": counters.env_faults,
                 "skipped updates": counters.skipped_updates,
                 "restarts": counters.restarts,
             },
-            flow=flowing,
+            flow=flow,
             roles=roles,
-            bottleneck=str(bottleneck(roles, flowing, counters.updates) or ""),
-            history=self.history,
+            bottleneck=str(bottleneck(roles, flow, counters.updates) or ""),
+            history=self.return_history,
         )
+
+
+def _counter_metrics(counters: Counters) -> dict[str, float]:
+    return {
+        "count/episodes": counters.episodes,
+        "count/env_faults": counters.env_faults,
+        "count/skipped_updates": counters.skipped_updates,
+        "count/restarts": counters.restarts,
+        "time/evaluation_s": counters.evaluation_s,
+    }

@@ -1,4 +1,4 @@
-"""The panel fits, the plain lines are few, and neither ever stops training."""
+"""The panel fits into the terminal, plain lines are rare, and output errors never stop training."""
 
 import dataclasses
 import io
@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console as Terminal
 
 from troop.logs.console import Console, line
+from troop.logs.flow import Flow
 from troop.logs.panel import panel
 from troop.logs.progress import Progress, count, duration, number, sparkline
-from troop.logs.topology import Flow
 
 FULL = Progress(
     env_steps=1_253_000,
@@ -44,16 +44,16 @@ ODD = dataclasses.replace(
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("progress", [FULL, BARE, ODD], ids=["full", "bare", "odd"])
-def test_the_panel_fits(width, progress):
+def test_panel_fits_into_the_terminal(width, progress):
     terminal = Terminal(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     terminal.print(panel("fast-td3 on WalkerWalk-v1" * 4, "runs/a-long-name" * 9, progress, width))
-    drawn = terminal.file.getvalue().splitlines()
-    assert len(drawn) <= 20
-    assert {len(row) for row in drawn} == {min(width, 110)}
-    assert not any("\x1b" in row for row in drawn)
+    rows = terminal.file.getvalue().splitlines()
+    assert len(rows) <= 20
+    assert {len(row) for row in rows} == {min(width, 110)}
+    assert not any("\x1b" in row for row in rows)
     if progress is FULL:
-        text = "\n".join(drawn)
-        for said in (
+        text = "\n".join(rows)
+        for part in (
             "812.4 ± 20.1",
             "best 830.2",
             "target 900",
@@ -63,11 +63,11 @@ def test_the_panel_fits(width, progress):
             "12.4k/s",
             "49.3/s",
         ):
-            assert said in text
+            assert part in text
         assert "env faults 2, restarts 1" in text and "skipped" not in text and "512k of 1M rows" in text
 
 
-def test_plain_lines_are_few_and_plain():
+def test_plain_lines_are_rare_and_have_no_escape_codes():
     now, stream = [0.0], io.StringIO()
     console = Console(stream, clock=lambda: now[0])
     console.start("fast-td3 on x", "seed 0")
@@ -84,7 +84,7 @@ def test_plain_lines_are_few_and_plain():
     assert all(part in line(FULL) for part in ("62%", "3m 41s left", "return 812.4 ± 20.1", "env faults 2"))
 
 
-def test_the_live_panel_stays_on_the_screen():
+def test_last_live_panel_stays_on_the_screen():
     now, stream = [0.0], io.StringIO()
     terminal = Terminal(file=stream, width=80, force_terminal=True, color_system=None)
     with Console(stream, terminal, clock=lambda: now[0]) as console:
@@ -98,34 +98,34 @@ def test_the_live_panel_stays_on_the_screen():
     assert drawings <= 1 + 4 + 1
     end = stream.getvalue()
     assert "evaluation 812 ± 20" in end and "99 " in end[end.rindex("a title") :]
-    assert end.rindex("\x1b[?25h") > end.rindex("\x1b[?25l")  # the cursor is back
+    assert end.rindex("\x1b[?25h") > end.rindex("\x1b[?25l")  # the cursor is visible again
     console.stop()
 
 
-class Broken(io.StringIO):
+class BrokenPipe(io.StringIO):
     def write(self, _):
         raise BrokenPipeError
 
 
-def test_a_closed_pipe_or_a_poor_encoding_is_no_reason_to_stop():
-    terminal = Terminal(file=Broken(), width=80, force_terminal=True)
-    for console in (Console(Broken()), Console(Broken(), terminal)):
+def test_closed_pipe_and_ascii_encoding_raise_no_error():
+    terminal = Terminal(file=BrokenPipe(), width=80, force_terminal=True)
+    for console in (Console(BrokenPipe()), Console(BrokenPipe(), terminal)):
         console.start("a")
         console.show(FULL)
         console.note("b")
         console.stop()
     raw = io.BytesIO()
-    poor = Console(io.TextIOWrapper(raw, encoding="ascii"))
-    poor.note("evaluation 812 ± 20")
+    ascii_only = Console(io.TextIOWrapper(raw, encoding="ascii"))
+    ascii_only.note("evaluation 812 ± 20")
     assert raw.getvalue() == b"evaluation 812 ? 20\n"
     closed = io.StringIO()
     closed.close()
     Console(closed).start("a")
 
 
-def test_words():
-    spelled = [count(x) for x in (0, 950, 1000, 12_345, 999_949, 4_560_000, 2.5, 123.4, math.nan)]
-    assert spelled == ["0", "950", "1k", "12.3k", "1M", "4.56M", "2.5", "123", "-"]
+def test_short_forms_of_numbers():
+    counts = [count(x) for x in (0, 950, 1000, 12_345, 999_949, 4_560_000, 2.5, 123.4, math.nan)]
+    assert counts == ["0", "950", "1k", "12.3k", "1M", "4.56M", "2.5", "123", "-"]
     assert [duration(x) for x in (0, 59.4, 60, 3599, 7500, 90_000, None, -5)] == [
         "0s", "59s", "1m 00s", "59m 59s", "2h 05m", "1d 01h", "-", "0s",
     ]  # fmt: skip

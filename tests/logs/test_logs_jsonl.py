@@ -1,4 +1,4 @@
-"""metrics.jsonl stays whole and monotone, and a failing disk never stops training."""
+"""metrics.jsonl stays complete and in order, and a failing disk never stops training."""
 
 import errno
 import json
@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from troop.logs.jsonl import Metrics
+from troop.logs.jsonl import MetricsWriter
 from troop.logs.tensorboard import TensorBoard
 
 
@@ -20,9 +20,9 @@ def rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_one_object_a_line_counters_first(tmp_path):
+def test_each_line_is_one_object_with_the_counters_first(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    metrics = Metrics(path)
+    metrics = MetricsWriter(path)
     metrics.write(
         1.5,
         10,
@@ -54,15 +54,15 @@ def test_one_object_a_line_counters_first(tmp_path):
     metrics.close()
 
 
-def test_resume_drops_what_lies_beyond_and_the_torn_line(tmp_path):
+def test_resume_cuts_later_rows_and_the_incomplete_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    first = Metrics(path)
+    first = MetricsWriter(path)
     for i in range(10):
         first.write(i, i * 100, i, {})
     first.close()
     with path.open("a") as file:
         file.write('{"wall_s": 11, "env_st')
-    resumed = Metrics(path, resume=(400, 4))
+    resumed = MetricsWriter(path, resume=(400, 4))
     resumed.write(5, 500, 5, {})
     resumed.close()
     assert [row["env_steps"] for row in rows(path)] == [0, 100, 200, 300, 400, 500]
@@ -70,30 +70,30 @@ def test_resume_drops_what_lies_beyond_and_the_torn_line(tmp_path):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 200))
-def test_torn_anywhere(tmp_path_factory, cut):
-    path = tmp_path_factory.mktemp("torn") / "metrics.jsonl"
-    first = Metrics(path)
+def test_file_truncated_anywhere_is_continued(tmp_path_factory, cut):
+    path = tmp_path_factory.mktemp("truncated") / "metrics.jsonl"
+    first = MetricsWriter(path)
     for i in range(5):
         first.write(i, i, i, {"x": i})
     first.close()
     os.truncate(path, min(cut, path.stat().st_size))
-    again = Metrics(path)
+    again = MetricsWriter(path)
     again.write(9, 9, 9, {})
     again.close()
     assert [row["env_steps"] for row in rows(path)][-1] == 9
 
 
-def test_damage_in_the_middle_costs_no_other_row(tmp_path):
+def test_damaged_line_in_the_middle_keeps_the_other_rows(tmp_path):
     path = tmp_path / "metrics.jsonl"
     good = b'{"env_steps": 1, "updates": 1}\n\xff\xfe\n[1]\n{"env_steps": 2, "updates": 2}\n'
     path.write_bytes(good + b'{"env_steps": 3, "updates": 3}\n{"env')
-    Metrics(path, resume=(2, 2)).close()
+    MetricsWriter(path, resume=(2, 2)).close()
     assert path.read_bytes() == good
 
 
-def test_a_full_disk_is_said_once_and_mends(tmp_path, monkeypatch):
-    path, said = tmp_path / "metrics.jsonl", []
-    metrics = Metrics(path, warn=said.append)
+def test_full_disk_is_reported_once_and_rows_are_written_later(tmp_path, monkeypatch):
+    path, warnings = tmp_path / "metrics.jsonl", []
+    metrics = MetricsWriter(path, warn=warnings.append)
     metrics.write(0, 0, 0, {})
     real, calls = os.write, []
 
@@ -104,51 +104,51 @@ def test_a_full_disk_is_said_once_and_mends(tmp_path, monkeypatch):
         calls.append(content)
         return real(handle, content[: len(content) // 2]) if len(calls) % 2 else nothing_fits(handle, content)
 
-    for broken, whole in ((nothing_fits, 1), (half_a_line_fits, 5)):
+    for broken, complete in ((nothing_fits, 1), (half_a_line_fits, 5)):
         with monkeypatch.context() as patched:
             patched.setattr(os, "write", broken)
             for i in range(1, 4):
                 metrics.write(i, i, i, {})
-            assert len(rows(path)) == whole
+            assert len(rows(path)) == complete
         metrics.write(4, 4, 4, {})
     metrics.close()
     assert [row["env_steps"] for row in rows(path)] == [0, 1, 2, 3, 4, 1, 2, 3, 4]
-    assert len(said) == 4 and "No space left" in said[0] and "written again" in said[1]
+    assert len(warnings) == 4 and "No space left" in warnings[0] and "written again" in warnings[1]
 
 
-def test_a_folder_that_is_not_there_yet(tmp_path):
-    said = []
-    metrics = Metrics(tmp_path / "later" / "metrics.jsonl", warn=said.append)
+def test_folder_created_later_receives_all_rows(tmp_path):
+    warnings = []
+    metrics = MetricsWriter(tmp_path / "later" / "metrics.jsonl", warn=warnings.append)
     metrics.write(0, 0, 0, {})
     (tmp_path / "later").mkdir()
     metrics.write(1, 1, 1, {})
     assert [row["env_steps"] for row in rows(tmp_path / "later" / "metrics.jsonl")] == [0, 1]
-    assert len(said) == 2
+    assert len(warnings) == 2
 
 
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from troop.logs.jsonl import Metrics
-said = []
-metrics = Metrics(Path(sys.argv[1]), warn=said.append)
+from troop.logs.jsonl import MetricsWriter
+warnings = []
+metrics = MetricsWriter(Path(sys.argv[1]), warn=warnings.append)
 resource.setrlimit(resource.RLIMIT_FSIZE, (500, resource.RLIM_INFINITY))
 for i in range(50):
     metrics.write(i, i, i, {})
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 metrics.close()
-print(len(said))
+print(len(warnings))
 """
 
 
-def test_a_file_that_may_not_grow_for_a_while(tmp_path):
+def test_file_size_limit_delays_rows(tmp_path):
     path = tmp_path / "metrics.jsonl"
     done = subprocess.run([sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True)
     assert done.stdout == "2\n", done.stderr
     assert [row["env_steps"] for row in rows(path)] == list(range(50))
 
 
-def test_tensorboard_writes_and_never_raises(tmp_path, monkeypatch):
+def test_tensorboard_writes_events_and_never_raises(tmp_path, monkeypatch):
     pytest.importorskip("tensorboard")
     board = TensorBoard(tmp_path)
     assert board.active

@@ -1,24 +1,23 @@
-"""Which part of a run holds the others up, from how each spends its time."""
+"""Which role limits the speed of a run, from the shares of time that roles work, wait and are blocked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from troop.logs.topology import Flow, Group
+from troop.logs.flow import Flow
+from troop.logs.topology import RoleGroup, group_name
 
-FULL = 0.85  # a role busy for more than this share of its time has nothing left to give
-SOME = 0.15  # a share of time worth speaking of
-REST = 0.02  # who works less than this has been told to pause
+SATURATED = 0.85  # a role that is busy for a larger share of its time cannot do more
+NOTABLE = 0.15  # the smallest share of time that counts as waiting or idle
+PAUSED = 0.02  # a role that is busy for a smaller share has been paused by the engine
 
-_ACTING = ("actor", "runner", "collector")
-_LEARNING = ("learner", "trainer", "bundle", "critic", "policy")
-_JUDGING = ("evaluator",)  # works on schedule, and nobody waits for it
+_LEARNING = ("learning", "training")
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """Where it is, and how one can tell."""
+    """The limiting role or roles, and the shares of time that show it."""
 
     where: str
     why: str
@@ -27,106 +26,108 @@ class Bottleneck:
         return f"{self.where}: {self.why}"
 
 
-def bottleneck(roles: Sequence[Group], flow: Flow, updates: int) -> Bottleneck | None:
-    """Name what holds the run up after so many updates; None if nothing is known of any role.
+def bottleneck(roles: Sequence[RoleGroup], flow: Flow, updates: int) -> Bottleneck | None:
+    """The role that limits the run after this many updates; None if the engine reports no roles.
 
-    Who is held up has time left; who is not, and has none, holds up the others. Services (replay, parameter
-    servers, whatever does not step) count by their fullest shard, since that one is waited for.
+    A role is the bottleneck if it is busy and its callers are waiting. Passive nodes (replay, parameter
+    servers) count by their busiest member, because callers wait for the slowest one.
     """
-    acting, learning = _busiest(roles, _ACTING), _busiest(roles, _LEARNING)
-    if roles and at_rest(roles):
-        return Bottleneck("none", "all roles are at rest")
-    services = [role for role in roles if role.kind not in _ACTING + _LEARNING + _JUDGING]
-    service = max(services, key=lambda role: role.busy.high, default=None)
+    acting, learning = _busiest(roles, ("acting",)), _busiest(roles, _LEARNING)
+    if roles and paused(roles):
+        return Bottleneck("none", "all roles are paused")
+    servers = [role for role in roles if role.kind in ("storing", "serving")]
+    if acting is None and learning is None:
+        server = max(servers, key=lambda role: role.busy.high, default=None)
+        return None if server is None else _of_one(server, None, flow)
+    callees = set().union(*(role.calls for role in roles if role.kind in ("acting", *_LEARNING)))
+    called = [role for role in servers if group_name(role.name) in callees]
+    server = max(called, key=lambda role: role.busy.high, default=None)
     if acting is not None and learning is not None:
-        return _between(acting, learning, service, flow, updates)
-    alone = acting or learning
-    if alone is None:
-        return None if service is None else _around(service, None, flow)
-    return _around(alone, service, flow)
+        return _of_two(acting, learning, server, flow, updates)
+    only = acting or learning
+    assert only is not None
+    return _of_one(only, server, flow)
 
 
-def at_rest(roles: Sequence[Group]) -> bool:
-    """Whether nobody works or waits: the run is held for a checkpoint or an evaluation, or has ended."""
-    training = [role for role in roles if role.kind not in _JUDGING]
-    return all(role.busy.high + role.waiting.high + role.blocked.high < REST for role in training)
+def paused(roles: Sequence[RoleGroup]) -> bool:
+    """Whether no role works or waits: the engine saves or evaluates, or the run has ended."""
+    training = [role for role in roles if role.kind != "evaluating"]
+    return all(role.busy.high + role.waiting.high + role.blocked.high < PAUSED for role in training)
 
 
-def _busiest(roles: Sequence[Group], kinds: tuple[str, ...]) -> Group | None:
-    """Of several kinds, which are held to each other, the one that sets the pace."""
+def _busiest(roles: Sequence[RoleGroup], kinds: tuple[str, ...]) -> RoleGroup | None:
+    """Groups of one kind keep pace with each other, so the busiest one sets the pace."""
     return max((role for role in roles if role.kind in kinds), key=lambda role: role.busy.mean, default=None)
 
 
-def _around(alone: Group, service: Group | None, flow: Flow) -> Bottleneck:
-    """One kind of role that does everything by itself, and perhaps a service all of them use."""
-    if alone.busy.mean >= FULL:
-        both = ", acting and learning in one" if alone.kind in _LEARNING else ""
-        return Bottleneck(_name(alone), f"{_busy(alone)}{both}")
-    if service is not None and _waits(alone) >= SOME:
-        return Bottleneck(_name(service), f"{_busy(service)}, {_lack(alone)}")
-    return _idle([alone], flow)
+def _of_one(only: RoleGroup, server: RoleGroup | None, flow: Flow) -> Bottleneck:
+    """The bottleneck of a system with one stepping group, and perhaps a server that all its members call."""
+    if only.busy.mean >= SATURATED:
+        both = ", it acts and learns in turn" if only.kind == "training" else ""
+        return Bottleneck(_name(only), f"{_busy(only)}{both}")
+    if server is not None and _stalled(only) >= NOTABLE:
+        return Bottleneck(_name(server), f"{_busy(server)}, {_idle_time(only)}")
+    return _none([only], flow)
 
 
-def _between(acting: Group, learning: Group, service: Group | None, flow: Flow, updates: int) -> Bottleneck:
-    acts, learns = acting.busy.mean >= FULL, learning.busy.mean >= FULL
-    held = "" if not flow.wanted else f" at {flow.wanted:g} samples/insert"
-    if flow.ratios and (wanted := flow.ratios.get("ratio/beta_av_wanted")):
-        held = f" at {wanted:g} critic updates/step"
-    if service is not None and _jammed(acting, learning, service, flow):
-        most = max((acting, learning), key=_waits)
-        return Bottleneck(_name(service), f"{_busy(service)}, {_lack(most)}")
-    if not updates and not learns:
-        return Bottleneck(_name(acting), "the replay fills up before the first update")
-    if acts and learns:
-        return Bottleneck(
-            f"{_name(acting)} and {_name(learning)}", "both work all the time; more cores would help both"
-        )
-    if learns or acting.blocked.mean >= SOME:
-        return Bottleneck(_name(learning), f"{_busy(learning)}, {_lack(acting)}{held}")
-    if flow.wanted == 0 and service is not None and learning.waiting.mean >= SOME:
-        # Nobody holds batches back: those that are not there are late.
-        return Bottleneck(_name(service), f"batches come late, {_lack(learning)}, {_busy(service)}")
-    if acts and learning.free >= SOME:
-        return Bottleneck(_name(acting), f"{_busy(acting)}, {_lack(learning)}{held}")
-    return _idle([acting, learning], flow)
+def _of_two(
+    acting: RoleGroup, learning: RoleGroup, server: RoleGroup | None, flow: Flow, updates: int
+) -> Bottleneck:
+    actor_full, learner_full = acting.busy.mean >= SATURATED, learning.busy.mean >= SATURATED
+    if server is not None and _server_limits(acting, learning, server, flow):
+        caller = max((acting, learning), key=_stalled)
+        return Bottleneck(_name(server), f"{_busy(server)}, {_idle_time(caller)}")
+    if not updates and not learner_full:
+        return Bottleneck(_name(acting), "the replay is filling before the first update")
+    if actor_full and learner_full:
+        names = f"{_name(acting)} and {_name(learning)}"
+        return Bottleneck(names, "both are busy all the time; more cores would speed up both")
+    if learner_full or acting.blocked.mean >= NOTABLE:
+        return Bottleneck(_name(learning), f"{_busy(learning)}, {_idle_time(acting)}{flow.limit}")
+    free_running = flow.samples_per_insert_target == 0  # no limiter holds batches back: they arrive late
+    if free_running and server is not None and learning.waiting.mean >= NOTABLE:
+        return Bottleneck(_name(server), f"batches arrive late, {_idle_time(learning)}, {_busy(server)}")
+    if actor_full and learning.free >= NOTABLE:
+        return Bottleneck(_name(acting), f"{_busy(acting)}, {_idle_time(learning)}{flow.limit}")
+    return _none([acting, learning], flow)
 
 
-def _jammed(acting: Group, learning: Group, service: Group, flow: Flow) -> bool:
-    """Whether the service is what the others wait for, and not the ratio that it keeps."""
-    if acting.blocked.mean >= SOME:  # its mailbox is full, however busy it looks
+def _server_limits(acting: RoleGroup, learning: RoleGroup, server: RoleGroup, flow: Flow) -> bool:
+    """Whether the others wait for the server's work, and not for the ratio that it keeps."""
+    if acting.blocked.mean >= NOTABLE:  # the server's queue is full, even if the server does not look busy
         return True
-    if service.busy.high < FULL:
+    if server.busy.high < SATURATED:
         return False
-    if not flow.wanted:
-        return max(acting.free, learning.free) >= SOME
-    return learning.free >= SOME and (acting.free >= SOME or (flow.had or 0.0) < 0.95 * flow.wanted)
+    target = flow.samples_per_insert_target
+    if not target:
+        return max(acting.free, learning.free) >= NOTABLE
+    below_target = (flow.samples_per_insert or 0.0) < 0.95 * target
+    return learning.free >= NOTABLE and (acting.free >= NOTABLE or below_target)
 
 
-def _idle(roles: Sequence[Group], flow: Flow) -> Bottleneck:
-    """Nobody waits for anybody in particular."""
-    said = ", ".join(f"{_name(role)} {role.busy.mean:.0%}" for role in roles)
-    why = f"balanced at {flow.wanted:g} samples/insert" if flow.wanted else "nothing is full"
-    return Bottleneck("none", f"{why}; {said}")
+def _none(roles: Sequence[RoleGroup], flow: Flow) -> Bottleneck:
+    shares = ", ".join(f"{_name(role)} {role.busy.mean:.0%}" for role in roles)
+    why = f"balanced{flow.limit}" if flow.limit else "no role is saturated"
+    return Bottleneck("none", f"{why}; {shares}")
 
 
-def _name(role: Group) -> str:
-    return role.name if role.count == 1 else f"{role.kind}s"
+def _name(role: RoleGroup) -> str:
+    return role.name if role.count == 1 else f"{role.name}s"
 
 
-def _busy(role: Group) -> str:
-    share = role.busy.high if role.count > 1 and role.busy.high >= FULL > role.busy.mean else role.busy.mean
-    return f"busy {share:.0%}"
+def _busy(role: RoleGroup) -> str:
+    one_is_full = role.count > 1 and role.busy.high >= SATURATED > role.busy.mean
+    return f"busy {role.busy.high if one_is_full else role.busy.mean:.0%}"
 
 
-def _waits(role: Group) -> float:
+def _stalled(role: RoleGroup) -> float:
     return role.waiting.mean + role.blocked.mean
 
 
-def _lack(role: Group) -> str:
-    """What a role does instead of working."""
-    verb = "" if role.count > 1 else "s"
-    if role.blocked.mean >= max(SOME, role.waiting.mean):
+def _idle_time(role: RoleGroup) -> str:
+    """The largest share of time in which the role does not work, and its cause."""
+    if role.blocked.mean >= max(NOTABLE, role.waiting.mean):
         return f"{_name(role)} blocked {role.blocked.mean:.0%}"
-    if role.waiting.mean >= SOME:
-        return f"{_name(role)} wait{verb} {role.waiting.mean:.0%}"
-    return f"{_name(role)} rest{verb} {role.free:.0%}"
+    if role.waiting.mean >= NOTABLE:
+        return f"{_name(role)} {'wait' if role.count > 1 else 'waits'} {role.waiting.mean:.0%}"
+    return f"{_name(role)} idle {role.free:.0%}"

@@ -1,4 +1,4 @@
-"""Progress for people: one live panel on a terminal, a plain line now and then elsewhere."""
+"""Progress of a run for a person: a live panel on a terminal, otherwise a plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from troop.logs.roles_table import label
 if TYPE_CHECKING:
     from rich.console import Console as Terminal
 
-_PANEL_EVERY = 0.25
-_LINE_EVERY = 5.0
+_PANEL_INTERVAL_S = 0.25
+_LINE_INTERVAL_S = 5.0
 
 
 class Console:
-    """Shows a run; everything may be called in any order, and none of it ever stops training."""
+    """Prints the state of a run. Methods may be called in any order, and no output error stops training."""
 
     def __init__(
         self,
@@ -34,12 +34,12 @@ class Console:
         self._live: Any = None
         self._title = self._subtitle = ""
         self._last: Progress | None = None
-        self._unshown = False
-        self._shown_at = -float("inf")
+        self._pending = False
+        self._drawn_at = -float("inf")
 
     @property
     def interactive(self) -> bool:
-        """Whether there is a terminal to draw a panel on."""
+        """Whether the output is a terminal that can show a panel."""
         if self._terminal is not None:
             return self._terminal.is_terminal
         try:
@@ -48,7 +48,7 @@ class Console:
             return False
 
     def start(self, title: str, subtitle: str = "") -> None:
-        """Begin, e.g. with `fast-td3 on WalkerWalk-v1` and `seed 0, runs/...`."""
+        """Print the title, e.g. `fasttd3 on WalkerWalk-v1` and `seed 0, runs/...`, or open the panel."""
         self._title, self._subtitle = title, subtitle
         if not self.interactive:
             self._line(f"{title}  {subtitle}".rstrip())
@@ -58,22 +58,22 @@ class Console:
             from rich.live import Live
 
             self._terminal = self._terminal or Terminal(file=self._stream)
-            # By default rich ends the whole program when its pipe closes.
+            # By default rich exits the whole program when its pipe closes.
             self._terminal.on_broken_pipe = self._mute  # type: ignore[method-assign]
             self._live = Live(console=self._terminal, auto_refresh=False)
             self._guard(self._live.start)
-            atexit.register(self.stop)  # a terminal without a cursor is a poor farewell
+            atexit.register(self.stop)  # rich hides the cursor until it stops
 
     def show(self, progress: Progress) -> None:
-        """Draw the newest state, unless the last drawing was only just now."""
-        self._last, self._unshown = progress, True
+        """Draw the newest state, unless the last one was drawn less than the interval ago."""
+        self._last, self._pending = progress, True
         now = self._clock()
-        if now - self._shown_at >= (_LINE_EVERY if self._live is None else _PANEL_EVERY):
-            self._shown_at = now
+        if now - self._drawn_at >= (_LINE_INTERVAL_S if self._live is None else _PANEL_INTERVAL_S):
+            self._drawn_at = now
             self._draw()
 
     def note(self, text: str) -> None:
-        """Leave a line above the panel."""
+        """Print a line above the panel."""
         if self._live is None:
             self._line(text)
             return
@@ -82,8 +82,8 @@ class Console:
         self._guard(lambda: self._live.console.print(Text(printable(text))))
 
     def stop(self) -> None:
-        """Draw the last state and leave it on the screen; may be called twice."""
-        if self._unshown:
+        """Draw the last state, which stays on the screen; may be called twice."""
+        if self._pending:
             self._draw()
         if self._live is not None:
             live, self._live = self._live, None
@@ -99,7 +99,7 @@ class Console:
     def _draw(self) -> None:
         if self._last is None:
             return
-        self._unshown = False
+        self._pending = False
         if self._live is None:
             self._line(line(self._last))
             return
@@ -114,26 +114,26 @@ class Console:
 
     def _line(self, text: str) -> None:
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        said = printable(text).encode(encoding, "replace").decode(encoding)
-        self._guard(lambda: print(said, file=self._stream, flush=True))
+        encodable = printable(text).encode(encoding, "replace").decode(encoding)
+        self._guard(lambda: print(encodable, file=self._stream, flush=True))
 
-    def _guard(self, act: Callable[[], object]) -> None:
-        """Go on whatever becomes of the terminal: a closed pipe or window is no reason to lose a run."""
+    def _guard(self, write: Callable[[], object]) -> None:
+        """Ignore errors of the terminal: a closed pipe or window must not end the run."""
         try:
-            act()
+            write()
         except OSError:
             self._mute()
         except Exception:
             return
 
     def _mute(self) -> None:
-        """Draw no more: what a lost terminal does not take would pile up in rich's buffer."""
+        """Stop drawing, because rich would buffer all output to a closed terminal in memory."""
         if self._terminal is not None:
             self._terminal.quiet = True
 
 
 def line(progress: Progress) -> str:
-    """Say the run in one line."""
+    """The state of the run as one line of text."""
     parts = []
     if progress.fraction is not None:
         parts.append(f"{progress.fraction:4.0%} {duration(progress.seconds_left)} left")
@@ -151,8 +151,8 @@ def line(progress: Progress) -> str:
     if progress.roles:
         busy = (f"{label(role)} {role.busy.mean:.0%}" for role in progress.roles)
         parts.append("busy " + ", ".join(busy))
-    if progress.flow.lag is not None:
-        parts.append(f"lag {count(round(progress.flow.lag))}")
+    if progress.flow.policy_lag is not None:
+        parts.append(f"lag {count(round(progress.flow.policy_lag))}")
     if progress.bottleneck:
         parts.append(f"bottleneck {progress.bottleneck}")
     return " | ".join(parts)

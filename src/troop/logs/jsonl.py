@@ -1,4 +1,4 @@
-"""metrics.jsonl: one object a line, counters first; a disk that fails never stops training."""
+"""metrics.jsonl: one JSON object per line, counters first; a failing disk never stops training."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-_BACKLOG = 10_000  # lines kept while the disk takes none
+_MAX_PENDING = 10_000  # lines held in memory while writing fails; older ones are dropped
 
 
-class Metrics:
-    """Appends rows to `path`; with counters to `resume` at, rows beyond them are dropped first.
+class MetricsWriter:
+    """Appends rows to `path`. With `resume` (env steps, updates), rows beyond these counters are cut first.
 
-    While a write fails the rows wait in memory (the newest few thousand), `warn` is told once, and once more
-    when they could be written after all.
+    While writing fails, the newest rows wait in memory. `warn` is called once when writing starts to fail and
+    once when the pending rows have been written.
     """
 
     def __init__(
@@ -29,19 +29,19 @@ class Metrics:
     ) -> None:
         self._path, self._resume, self._warn = path, resume, warn
         self._handle: int | None = None
-        self._waiting: deque[bytes] = deque(maxlen=_BACKLOG)
+        self._pending: deque[bytes] = deque(maxlen=_MAX_PENDING)
         self._failing = False
         self._flush()
 
     def write(self, wall_s: float, env_steps: int, updates: int, values: Mapping[str, Any]) -> None:
-        """Append one row; numbers that are not finite become null."""
+        """Append one row; NaN and infinities become null."""
         row = {"wall_s": wall_s, "env_steps": env_steps, "updates": updates, **values}
-        plain = {name: _plain(value) for name, value in row.items()}
-        self._waiting.append(json.dumps(plain, allow_nan=False).encode() + b"\n")
+        encoded = {name: _json_value(value) for name, value in row.items()}
+        self._pending.append(json.dumps(encoded, allow_nan=False).encode() + b"\n")
         self._flush()
 
     def close(self) -> None:
-        """Write what still waits, if the disk takes it; may be called twice."""
+        """Try once more to write the pending rows and close the file; may be called twice."""
         self._flush()
         if self._handle is not None:
             os.close(self._handle)
@@ -50,55 +50,57 @@ class Metrics:
     def _flush(self) -> None:
         try:
             handle = self._open()
-            while self._waiting:
-                _append(handle, self._waiting[0])
-                self._waiting.popleft()
+            while self._pending:
+                _append(handle, self._pending[0])
+                self._pending.popleft()
         except OSError as error:
             if not self._failing:
                 self._failing = True
-                self._warn(f"{self._path} cannot be written ({error.strerror}); training goes on without it.")
+                self._warn(
+                    f"{self._path} cannot be written ({error.strerror}); training continues without it."
+                )
             return
         if self._failing:
             self._failing = False
-            self._warn(f"{self._path} is written again.")
+            self._warn(f"{self._path} is being written again.")
 
     def _open(self) -> int:
         if self._handle is None:
             handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             try:
-                _mend(handle, self._resume)
+                _truncate(handle, self._resume)
             except BaseException:
                 os.close(handle)
                 raise
-            # Opened again later, rows since written must not be taken for rows beyond the counters.
+            # If the file is opened again later, rows written since then must not be cut.
             self._handle, self._resume = handle, None
         return self._handle
 
 
 def _append(handle: int, line: bytes) -> None:
-    """Write the whole line or none of it: half a line would spoil the next one too."""
-    good = os.fstat(handle).st_size
+    """Write the complete line or nothing: half a line would also damage the next one."""
+    size = os.fstat(handle).st_size
     try:
         done = 0
         while done < len(line):
             done += os.write(handle, line[done:])
     except OSError:
-        os.ftruncate(handle, good)
+        os.ftruncate(handle, size)
         raise
 
 
-def _mend(handle: int, resume: tuple[int, int] | None) -> None:
-    """Cut the file before the first row beyond the counters, or before a last line that is torn."""
-    good = 0
+def _truncate(handle: int, resume: tuple[int, int] | None) -> None:
+    """Cut the file before the first row beyond the counters or before an incomplete last line."""
+    valid = 0
     with open(os.dup(handle), "rb") as file:
         file.seek(0)
         for line in file:
             if not line.endswith(b"\n") or _beyond(line, resume):
                 break
-            good += len(line)
+            valid += len(line)
         size = os.fstat(handle).st_size
-    if good < size:
-        os.ftruncate(handle, good)
+    if valid < size:
+        os.ftruncate(handle, valid)
 
 
 def _beyond(line: bytes, resume: tuple[int, int] | None) -> bool:
@@ -108,14 +110,14 @@ def _beyond(line: bytes, resume: tuple[int, int] | None) -> bool:
         row = json.loads(line)
         return bool(row["env_steps"] > resume[0] or row["updates"] > resume[1])
     except (ValueError, TypeError, KeyError, RecursionError):
-        return False  # a damaged line in the middle is for readers to pass over, not a reason to cut the rest
+        return False  # readers skip a damaged line in the middle; the rows after it stay
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - one JSON leaf
-    if hasattr(value, "item"):  # a 0-d tensor or a numpy number
+def _json_value(value: Any) -> Any:  # noqa: ANN401 - one JSON leaf
+    if hasattr(value, "item"):  # a 0-d tensor or a NumPy number
         try:
             value = value.item()
-        except (ValueError, RuntimeError):  # more than one number is no metric
+        except (ValueError, RuntimeError):  # a tensor of several numbers is no metric
             return None
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None

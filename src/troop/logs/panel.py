@@ -1,4 +1,4 @@
-"""The live panel: a run in a few lines, as many as the terminal has, from sixty columns up."""
+"""The live panel of a run, fitted to the size of the terminal (at least 60 columns)."""
 
 from __future__ import annotations
 
@@ -6,46 +6,46 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from troop.logs.progress import Progress, count, duration, number, printable, sparkline
-from troop.logs.roles_table import Styled, bar, flow_lines, role_lines
+from troop.logs.roles_table import StyledText, bar, flow_lines, role_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-_LABEL = 11  # columns of the names on the left, with their gap
-_LEAST = 8  # lines that are drawn on any terminal
-_ROLES = 5  # kinds of roles that are shown on any terminal
+_LABEL_WIDTH = 11  # columns of the labels on the left, with their gap
+_MIN_LINES = 8  # drawn on any terminal
+_MIN_ROLE_GROUPS = 5  # shown on any terminal
 
 
 @dataclass(frozen=True)
-class _Line:
+class _PanelLine:
     label: str
     text: Text
-    spare: int = 0  # where lines are few those with the largest go first; with 0, never
+    drop_order: int = 0  # on a small terminal the lines with the largest go first; 0: never
 
 
 def panel(
     title: str, subtitle: str, progress: Progress, width: int, height: int | None = None
 ) -> RenderableType:
-    """Draw the run for a terminal of `width` columns and, if that is known, `height` lines."""
+    """Draw the run for a terminal of `width` columns and, if the height is known, `height` lines."""
     from rich import box
     from rich.panel import Panel
     from rich.table import Table
 
     inside = max(20, min(width, 110) - 6)
     rows = Table.grid(padding=0)
-    rows.add_column(width=_LABEL, style="dim", no_wrap=True)
-    rows.add_column(width=inside - _LABEL, no_wrap=True, overflow="ellipsis")
-    lines = _lines(progress, inside - _LABEL)
-    # Borders and the cursor take three; what does not fit would be cut off at the bottom, the best part.
-    for line in lines if height is None else _fitted(lines, height - 3):
+    rows.add_column(width=_LABEL_WIDTH, style="dim", no_wrap=True)
+    rows.add_column(width=inside - _LABEL_WIDTH, no_wrap=True, overflow="ellipsis")
+    lines = _lines(progress, inside - _LABEL_WIDTH)
+    # Borders and the cursor take three lines; the terminal would cut off the bottom lines of a taller panel.
+    for line in lines if height is None else _fit(lines, height - 3):
         rows.add_row(line.label, line.text)
     return Panel(
         rows,
         box=box.ROUNDED,
-        title=_words((printable(title), "bold cyan")),
+        title=_text((printable(title), "bold cyan")),
         title_align="left",
-        subtitle=_words((printable(subtitle), "dim")) if subtitle else None,
+        subtitle=_text((printable(subtitle), "dim")) if subtitle else None,
         subtitle_align="right",
         border_style="cyan",
         padding=(0, 2),
@@ -53,65 +53,69 @@ def panel(
     )
 
 
-def _fitted(lines: list[_Line], most: int) -> list[_Line]:
-    kept = list(lines)
-    while len(kept) > max(most, _LEAST):
-        spare = max(range(len(kept)), key=lambda i: (kept[i].spare, i))
-        if not kept[spare].spare:
+def _fit(lines: list[_PanelLine], max_lines: int) -> list[_PanelLine]:
+    shown = list(lines)
+    while len(shown) > max(max_lines, _MIN_LINES):
+        dropped = max(range(len(shown)), key=lambda i: (shown[i].drop_order, i))
+        if not shown[dropped].drop_order:
             break
-        del kept[spare]
-    return kept
+        del shown[dropped]
+    return shown
 
 
-def _words(*parts: Styled) -> Text:
+def _text(*parts: StyledText) -> Text:
     from rich.text import Text
 
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
-def _lines(progress: Progress, width: int) -> list[_Line]:
-    blank = _Line("", _words(), spare=9)
-    lines = [_Line("progress", _progress(progress, width)), blank, _Line("return", _return(progress))]
+def _lines(progress: Progress, width: int) -> list[_PanelLine]:
+    blank = _PanelLine("", _text(), drop_order=9)
+    lines = [
+        _PanelLine("progress", _progress(progress, width)),
+        blank,
+        _PanelLine("return", _return(progress)),
+    ]
     if len(progress.history) > 1:
-        lines.append(_Line("", _words((sparkline(progress.history, width), "green")), spare=5))
+        lines.append(_PanelLine("", _text((sparkline(progress.history, width), "green")), drop_order=5))
     if progress.episode_return is not None:
-        recent = _words((number(progress.episode_return), ""), ("  recent episodes", "dim"))
-        lines.append(_Line("training", recent, spare=3))
+        recent = _text((number(progress.episode_return), ""), ("  recent episodes", "dim"))
+        lines.append(_PanelLine("training", recent, drop_order=3))
     lines.append(blank)
-    lines.append(_Line("env steps", _rate(progress.env_steps, progress.env_steps_per_s)))
-    lines.append(_Line("updates", _rate(progress.updates, progress.updates_per_s)))
-    lines.append(_Line("time", _time(progress), spare=2))
-    lines += [_Line(label, _words(*parts)) for label, parts in flow_lines(progress.flow, width)]
-    lines += _losses(progress.losses, width, most=1 if progress.roles else 3)
+    lines.append(_PanelLine("env steps", _rate(progress.env_steps, progress.env_steps_per_s)))
+    lines.append(_PanelLine("updates", _rate(progress.updates, progress.updates_per_s)))
+    lines.append(_PanelLine("time", _time(progress), drop_order=2))
+    lines += [_PanelLine(label, _text(*parts)) for label, parts in flow_lines(progress.flow, width)]
+    lines += _losses(progress.losses, width, max_lines=1 if progress.roles else 3)
     lines += _roles(progress, width)
-    lines.append(_Line("health", _health(progress.counters)))
+    lines.append(_PanelLine("health", _health(progress.counters)))
     return lines
 
 
-def _roles(progress: Progress, width: int) -> list[_Line]:
+def _roles(progress: Progress, width: int) -> list[_PanelLine]:
     if not progress.roles:
         return []
-    lines = [_Line("", _words(), spare=9)]
+    lines = [_PanelLine("", _text(), drop_order=9)]
     for i, (label, parts) in enumerate(role_lines(progress.roles, width)):
-        lines.append(_Line(label, _words(*parts), spare=0 if i <= _ROLES else 6))
+        lines.append(_PanelLine(label, _text(*parts), drop_order=0 if i <= _MIN_ROLE_GROUPS else 6))
     if progress.bottleneck:
         where, _, why = printable(progress.bottleneck).partition(": ")
         style = "green" if where == "none" else "bold yellow"
-        lines.append(_Line("bottleneck", _words((where, style), (f": {why}" if why else "", ""))))
+        lines.append(_PanelLine("bottleneck", _text((where, style), (f": {why}" if why else "", ""))))
     return lines
 
 
 def _progress(progress: Progress, width: int) -> Text:
     if progress.fraction is None:
-        return _words(("no end set", "dim"))
-    left = "done" if progress.fraction >= 1 else f"{duration(progress.seconds_left)} left"
-    said = f"  {min(1.0, max(0.0, progress.fraction)):>4.0%}  {left:>12}"
-    return _words(*bar(progress.fraction, max(5, width - len(said)), "bold cyan"), (said, ""))
+        return _text(("no limit set", "dim"))
+    remaining = "done" if progress.fraction >= 1 else f"{duration(progress.seconds_left)} left"
+    text = f"  {min(1.0, max(0.0, progress.fraction)):>4.0%}  {remaining:>12}"
+    return _text(*bar(progress.fraction, max(5, width - len(text)), "bold cyan"), (text, ""))
 
 
 def _return(progress: Progress) -> Text:
     if progress.return_mean is None:
-        return _words(("no evaluation yet", "dim"))
+        return _text(("no evaluation yet", "dim"))
     reached = progress.target is not None and progress.return_mean >= progress.target
     parts = [(number(progress.return_mean), "bold green" if reached else "bold")]
     if progress.return_std is not None:
@@ -123,38 +127,38 @@ def _return(progress: Progress) -> Text:
     if progress.target is not None:
         mark = " ✓" if reached else ""
         parts += [("   target ", "dim"), (number(progress.target) + mark, "green" if reached else "")]
-    return _words(*parts)
+    return _text(*parts)
 
 
 def _rate(total: int, rate: float) -> Text:
-    return _words((f"{count(total):<6}", "bold"), (f"   {count(rate)}/s", ""))
+    return _text((f"{count(total):<6}", "bold"), (f"   {count(rate)}/s", ""))
 
 
 def _time(progress: Progress) -> Text:
     parts = [(duration(progress.wall_s), "bold"), (" training", "dim")]
     if progress.evaluation_s > 0:
         parts += [("   " + duration(progress.evaluation_s), ""), (" evaluating", "dim")]
-    return _words(*parts)
+    return _text(*parts)
 
 
-def _losses(losses: dict[str, float], width: int, most: int) -> list[_Line]:
-    """Lay out name and value pairs in columns, `most` lines of them."""
+def _losses(losses: dict[str, float], width: int, max_lines: int) -> list[_PanelLine]:
+    """Name and value pairs in columns of 21 characters."""
     cell = 21
-    each = max(1, width // cell)
-    shown = list(losses.items())[: each * most]
+    columns = max(1, width // cell)
+    shown = list(losses.items())[: columns * max_lines]
     lines = []
-    for start in range(0, len(shown), each):
-        parts: list[Styled] = []
-        for name, value in shown[start : start + each]:
-            spelled = number(value)
-            room = cell - 3 - len(spelled)
-            named = printable(name)
-            named = named if len(named) <= room else named[: room - 1] + "…"
-            parts += [(named + " ", "dim"), (spelled.ljust(cell - 1 - len(named)), "")]
-        lines.append(_Line("" if start else "losses", _words(*parts), spare=8 if start else 4))
+    for start in range(0, len(shown), columns):
+        parts: list[StyledText] = []
+        for name, value in shown[start : start + columns]:
+            digits = number(value)
+            max_name = cell - 3 - len(digits)
+            label = printable(name)
+            label = label if len(label) <= max_name else label[: max_name - 1] + "…"
+            parts += [(label + " ", "dim"), (digits.ljust(cell - 1 - len(label)), "")]
+        lines.append(_PanelLine("" if start else "losses", _text(*parts), drop_order=8 if start else 4))
     return lines
 
 
 def _health(counters: dict[str, int]) -> Text:
-    wrong = [f"{printable(name)} {value}" for name, value in counters.items() if value]
-    return _words((", ".join(wrong), "yellow")) if wrong else _words(("all well", "green"))
+    problems = [f"{printable(name)} {value}" for name, value in counters.items() if value]
+    return _text((", ".join(problems), "yellow")) if problems else _text(("no faults", "green"))

@@ -1,4 +1,4 @@
-"""What the console shows of a run, and its numbers in words."""
+"""The state of a run as the console shows it, and numbers as short text."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from troop.logs.topology import Flow, Group
+from troop.logs.flow import Flow
+from troop.logs.topology import RoleGroup
 
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A run at one moment; None where something is not known (yet)."""
+    """The state of a run at one moment; None where a value is not known yet."""
 
     env_steps: int
     updates: int
@@ -29,17 +30,17 @@ class Progress:
     target: float | None = None
     episode_return: float | None = None  # of recent training episodes
     losses: dict[str, float] = field(default_factory=dict)
-    fraction: float | None = None  # done, 0 to 1
+    fraction: float | None = None  # of the budget, 0 to 1
     seconds_left: float | None = None
     counters: dict[str, int] = field(default_factory=dict)  # faults, skipped updates, restarts
     flow: Flow = field(default_factory=Flow)
-    roles: Sequence[Group] = ()  # empty if the engine does not tell of them
+    roles: Sequence[RoleGroup] = ()  # empty if the engine reports no role metrics
     bottleneck: str = ""
     history: Sequence[float] = ()  # evaluation returns, oldest first
 
 
 def count(value: float) -> str:
-    """Spell a count in four figures at most: 950, 12.3k, 4.56M."""
+    """A count in at most four digits: 950, 12.3k, 4.56M."""
     if not math.isfinite(value):
         return "-"
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -49,7 +50,7 @@ def count(value: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """Spell a return or a loss in about four figures; a dash if there is none."""
+    """A return or a loss in about four digits; a dash for None."""
     if value is None or not math.isfinite(value):
         return "-" if value is None else str(value)
     if value != 0 and not 1e-3 <= abs(value) < 1e6:
@@ -58,29 +59,29 @@ def number(value: float | None) -> str:
 
 
 def size(value: float) -> str:
-    """Spell bytes in three figures at most: 950B, 12kB, 1.4MB."""
-    for unit, letter in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+    """Bytes in at most three digits: 950B, 12kB, 1.4MB."""
+    for unit, suffix in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if value >= unit * 0.9995:
-            return f"{value / unit:.1f}{letter}" if value < unit * 9.95 else f"{value / unit:.0f}{letter}"
+            return f"{value / unit:.1f}{suffix}" if value < unit * 9.95 else f"{value / unit:.0f}{suffix}"
     return f"{value:.0f}B"
 
 
 def duration(seconds: float | None) -> str:
-    """Spell a time as 42s, 3m 07s, 2h 05m or 3d 04h."""
+    """A time as 42s, 3m 07s, 2h 05m or 3d 04h; a dash for None."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m {whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d {whole % 86400 // 3600:02d}h"
+    rounded = max(0, round(seconds))
+    if rounded < 60:
+        return f"{rounded}s"
+    if rounded < 3600:
+        return f"{rounded // 60}m {rounded % 60:02d}s"
+    if rounded < 86400:
+        return f"{rounded // 3600}h {rounded % 3600 // 60:02d}m"
+    return f"{rounded // 86400}d {rounded % 86400 // 3600:02d}h"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw the values as bars, averaged into at most `width` of them."""
+    """The values as a line of at most `width` bars, each the mean of its share of the values."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite or width < 1:
         return ""
@@ -94,5 +95,5 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Drop what could steer the terminal: names may come from anywhere."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    """Replace control characters by spaces: a name could contain terminal escape sequences."""
+    return "".join(char if char.isprintable() else " " for char in text)

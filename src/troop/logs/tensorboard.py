@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard, if it is installed; never a reason to stop training."""
+"""Scalars for TensorBoard if it is installed; its errors never stop training."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 class TensorBoard:
-    """Writes event files into `folder`; without TensorBoard, or after a failure, it quietly does nothing.
+    """Writes event files into `folder`; does nothing if TensorBoard is missing or after an error.
 
-    With `resume_at` env steps, what an earlier part of the run wrote beyond them is hidden.
+    With `resume_at`, TensorBoard hides the events of the earlier part of the run beyond these env steps.
     """
 
     def __init__(self, folder: Path, resume_at: int | None = None) -> None:
@@ -20,18 +20,20 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
 
             purge = None if resume_at is None else resume_at + 1
-            # A long queue, so that a slow disk is felt by the writer's own thread and not by training.
+            # With a long queue a slow disk delays only the writer's own thread, not training.
             self._writer = SummaryWriter(str(folder), purge_step=purge, max_queue=10_000, flush_secs=10)
-        except Exception:  # absent, half installed, or the disk refuses: metrics.jsonl has it all anyway
+        except (
+            Exception
+        ):  # not installed, installed in part, or a disk error: metrics.jsonl has all values anyway
             self._writer = None
 
     @property
     def active(self) -> bool:
-        """Whether anything is written."""
+        """Whether events are being written."""
         return self._writer is not None
 
     def write(self, wall_s: float, env_steps: int, updates: int, values: Mapping[str, Any]) -> None:
-        """Write every finite number among `values` at `env_steps`."""
+        """Write every finite number of `values` at step `env_steps`."""
         if self._writer is None:
             return
         try:
@@ -39,14 +41,14 @@ class TensorBoard:
                 number = float(value) if not isinstance(value, str | None) else math.nan
                 if math.isfinite(number):
                     self._writer.add_scalar(name, number, env_steps)
-        except Exception:  # its thread hands over whatever it met: a full disk, a vanished folder
+        except Exception:  # raised by its thread: a full disk, a removed folder
             self._writer = None
 
     def close(self) -> None:
-        """Write out what is queued; may be called twice."""
+        """Write the queued events and close the files; may be called twice."""
         writer, self._writer = self._writer, None
         if writer is not None:
             try:
                 writer.close()
-            except Exception:  # nothing left to lose
+            except Exception:  # the run is over
                 return

@@ -150,7 +150,7 @@ def test_steps_are_torchs_own_and_what_a_loss_does_not_use_stands_still(weight_d
 def test_an_update_does_not_load_the_compiler():
     code = (
         "import sys, torch; sys.path.insert(0, 'tests/algorithms'); from small import batch, learner;"
-        "from troop.engines.runtime import spare_compiler; spare_compiler();"
+        "from troop.engines.runtime import defer_compiler_import; defer_compiler_import();"
         "made = learner(policy_delay=1); made.update(batch()); assert 'torch._dynamo' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

@@ -31,9 +31,9 @@ def test_a_trial_waits_for_everyone_warms_up_and_measures_from_there(clock):
     readings = [(0, 10, 0), (5, 90, 1), (6, 100, 2), (7, 200, 10), (9, 400, 50), (11, 600, 90)]
     for when, steps, updates in readings:
         clock[0] = when
-        assert not trial.stop_asked()
+        assert not trial.stop_requested()
         trial.log(Counters(env_steps=steps, updates=updates), {"x": when, "half": when / 2})
-    assert trial.stop_asked() and trial.first_step == 0
+    assert trial.stop_requested() and trial.first_step == 0
     assert (trial.rate("env_steps"), trial.rate("updates")) == (100.0, 20.0)
     assert (trial.median("x"), trial.value_and_grad("half", "x")) == (9, 0.5)
 
@@ -117,7 +117,7 @@ def test_simulators_and_learners_afar_go_through_all_of_apex():
 class Counted(Trial):
     """Over after some env steps, however long they take."""
 
-    def stop_asked(self):
+    def stop_requested(self):
         return len(self.readings) > 1 and self.readings[-1].counters.env_steps > 1600
 
 

@@ -60,7 +60,7 @@ class Log:
         """Keep."""
         self.notes.append(text)
 
-    def stop_asked(self):
+    def stop_requested(self):
         """After so many steps."""
         return self.stop_at is not None and self.steps >= self.stop_at
 

@@ -143,12 +143,14 @@ class Consumer:
     """Takes answers asked ahead."""
 
     def __init__(self, store):
-        self.ahead = Prefetch(store.latest, 0).deep(2)
+        self.prefetch = Prefetch(store.latest, depth=2)
         self.seen = []
 
     def step(self):
         """One answer, if there is one."""
-        answer = self.ahead.take()
+        self.prefetch.fill(0)
+        answer = self.prefetch.poll()
+        self.prefetch.fill(0)
         if answer is None:
             return None
         self.seen.append(answer[0])

@@ -37,7 +37,7 @@ class RunObserver:
         if counters.restarts and machines == [1, 1] and self.stop_at is None:
             self.stop_at = counters.env_steps + 200
 
-    def stop_asked(self):
+    def stop_requested(self):
         """After the loss, when all goes on again."""
         return self.stop_at is not None and self.counters.env_steps >= self.stop_at
 

@@ -35,7 +35,7 @@ class Log:
         if pid and self.killed not in (None, pid) and self.stop_at is None:
             self.stop_at = counters.env_steps + self.extend_until
 
-    def stop_asked(self):
+    def stop_requested(self):
         """Some steps after the return of the killed."""
         return self.stop_at is not None and self.counters.env_steps >= self.stop_at
 
@@ -64,7 +64,7 @@ class Told(Log):
         super().__init__(pids)
         self.names = names
 
-    def stop_asked(self):
+    def stop_requested(self):
         """Once all have spoken."""
         return self.names <= set(self.last)
 

@@ -35,7 +35,7 @@ class RunObserver:
     def note(self, text):
         """Nothing."""
 
-    def stop_asked(self):
+    def stop_requested(self):
         """After a signal."""
         return self.asked
 

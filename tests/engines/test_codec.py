@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from troop.core.batch import Rollout
 from troop.engines.rpc.codec import address_of, pack, pack_call
 from troop.engines.rpc.decode import _PLANS, unpack
-from troop.engines.rpc.shared_memory import opened, parcel
+from troop.engines.rpc.shared_memory import from_memfd, to_memfd
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def carried(value, start=0):
     packed = pack(value)
     block = bytearray(start + packed.size)
     if packed.size:
-        packed.lay(address_of(block) + start)
+        packed.copy_to(address_of(block) + start)
     return unpack(packed.meta, block, start)
 
 
@@ -129,7 +129,7 @@ def test_the_same_kind_of_value_comes_again_with_other_numbers():
         assert torch.equal(piece.obs["obs"], came.obs["obs"]) and torch.equal(
             piece.terminated, came.terminated
         )
-        assert came.priority is None
+        assert came.extras == {}
     first, second = carried([{"a": []}, torch.ones(1)]), carried([{"a": []}, torch.ones(1)])
     first[0]["a"].append(1)
     assert second[0]["a"] == []  # nothing is shared between two letters
@@ -151,7 +151,7 @@ def test_only_dataclasses_are_ever_looked_up():
 
 def test_a_parcel_holds_anything():
     value = {"a": torch.randn(1000, 100), "names": [str(i) for i in range(20_000)], "none": None}
-    came = opened(parcel(value))
+    came = from_memfd(to_memfd(value))
     assert same(value, came)
     came["a"] += 1  # its own memory
 

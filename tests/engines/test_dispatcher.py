@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from troop.core.remote import batched, readonly, zero_copy
-from troop.engines.role_times import Meter
-from troop.engines.rpc.client import Asking
-from troop.engines.rpc.connection import Line, pair
-from troop.engines.rpc.dispatcher import Desk
-from troop.engines.rpc.server import Answers, Serving
-from troop.engines.rpc.shared_memory import Ledger, anonymous
+from troop.engines.role_times import RoleTimes
+from troop.engines.rpc.client import Client
+from troop.engines.rpc.connection import Connection, socket_pair
+from troop.engines.rpc.dispatcher import Dispatcher
+from troop.engines.rpc.server import ReplySlots, ServerConnection
+from troop.engines.rpc.shared_memory import FlowCounters, create_memfd
 
 
 class Weights:
@@ -50,39 +50,39 @@ class Adder:
 class Served:
     """Some askers of one host, whose desk serves whenever one of them waits."""
 
-    def __init__(self, role, askers=3):
-        self.edges = [Serving(f"asker{i}") for i in range(askers)]
-        self.asking = [Asking("host", self, 1 << 24) for _ in range(askers)]
-        for who in range(askers):
+    def __init__(self, role, clients=3):
+        self.edges = [ServerConnection(f"asker{i}") for i in range(clients)]
+        self.client = [Client("host", self, 1 << 24) for _ in range(clients)]
+        for who in range(clients):
             self._connect(who)
         host = SimpleNamespace(roles={"role": role}, active=[])
-        answers = Answers(1 << 24, self.edges)
-        self.desk = Desk(host, self.edges, answers, Meter(["role"]), lambda node, what: None)
+        replies = ReplySlots(1 << 24, self.edges)
+        self.dispatcher = Dispatcher(host, self.edges, replies, RoleTimes(["role"]), lambda node, what: None)
 
     def _connect(self, who):
-        ends, ledger = pair(), anonymous(Ledger.SIZE)
-        self.asking[who].attach(Line(ends[0]), os.dup(ledger))
-        self.edges[who].attach(Line(ends[1]), ledger)
+        ends, counters = socket_pair(), create_memfd(FlowCounters.SIZE)
+        self.client[who].attach(Connection(ends[0]), os.dup(counters))
+        self.edges[who].attach(Connection(ends[1]), counters)
 
     def renew(self, who):
         """Another in the place of an asker."""
-        self.asking[who] = Asking("host", self, 1 << 24)
+        self.client[who] = Client("host", self, 1 << 24)
         self._connect(who)
 
     def wait(self, edge, done, why, full=False):
         """Serve until it is done."""
         while not done():
             self.serve()
-            edge.pump()
+            edge.read_incoming()
 
     def serve(self):
         """Everything that came."""
-        self.desk.pump()
-        self.desk.serve()
+        self.dispatcher.read_incoming()
+        self.dispatcher.serve()
 
-    def ask(self, who, method, *args):
+    def call(self, who, method, *args):
         """A question under way."""
-        return self.asking[who].ask("role", method, args, {})
+        return self.client[who].call("role", method, args, {})
 
 
 def state(value):
@@ -91,41 +91,41 @@ def state(value):
 
 def test_one_copy_of_an_answer_serves_all_and_none_is_torn_by_the_next():
     served = Served(Weights())
-    served.asking[0].send("role", "publish", (state(1),), {})
-    first = [served.ask(who, "latest", 0) for who in range(3)]
+    served.client[0].send("role", "publish", (state(1),), {})
+    first = [served.call(who, "latest", 0) for who in range(3)]
     served.serve()
-    made = served.desk.answers.slots._made
+    made = served.dispatcher.replies.slots._made
     assert made == 1
     for value in range(2, 6):  # nobody has taken the first answer yet
-        served.asking[0].send("role", "publish", (state(value),), {})
-        assert served.ask(0, "latest", value - 1).result()[0] == value
+        served.client[0].send("role", "publish", (state(value),), {})
+        assert served.call(0, "latest", value - 1).result()[0] == value
     for answer in first[1:]:
         version, weights = answer.result()
         assert version == 1 and weights["w"].eq(1.0).all() and weights["b"].eq(1.0).all()
-    assert served.ask(1, "latest", 5).result() is None
+    assert served.call(1, "latest", 5).result() is None
     for value in range(6, 30):
-        served.asking[0].send("role", "publish", (state(value),), {})
+        served.client[0].send("role", "publish", (state(value),), {})
         for who in range(3):
-            assert served.ask(who, "latest", value - 1).result()[1]["w"].eq(float(value)).all()
-    assert served.desk.answers.slots._made <= 4  # used again and again
+            assert served.call(who, "latest", value - 1).result()[1]["w"].eq(float(value)).all()
+    assert served.dispatcher.replies.slots._made <= 4  # used again and again
 
 
 def test_waiting_calls_are_joined_and_what_differs_is_called_alone():
     role = Adder()
     served = Served(role)
-    replies = [served.ask(who, "act", torch.arange(who + 1) * 10, 0) for who in range(3)]
+    replies = [served.call(who, "act", torch.arange(who + 1) * 10, 0) for who in range(3)]
     assert [reply.result().tolist() for reply in replies] == [[1], [1, 11], [1, 11, 21]]
     assert role.calls == [6]
-    replies = [served.ask(who, "act", torch.arange(2), who) for who in range(2)]
+    replies = [served.call(who, "act", torch.arange(2), who) for who in range(2)]
     assert [reply.result().tolist() for reply in replies] == [[1, 2], [1, 2]] and role.calls == [6, 2, 2]
 
 
 def test_another_letter_behind_a_joined_call_keeps_its_turn():
     role = Adder()
     served = Served(role)
-    first = served.ask(0, "act", torch.arange(1), 0)
-    second = served.ask(1, "secret")
-    third = served.ask(1, "act", torch.arange(4), 0)
+    first = served.call(0, "act", torch.arange(1), 0)
+    second = served.call(1, "secret")
+    third = served.call(1, "act", torch.arange(4), 0)
     assert (
         second.result() is None and third.result().tolist() == [1, 2, 3, 4] and first.result().tolist() == [1]
     )
@@ -135,7 +135,7 @@ def test_what_is_private_or_missing_cannot_be_called():
     for method in ("_hidden", "nothing"):
         served = Served(Adder())
         with pytest.raises(AttributeError, match=method):
-            served.ask(0, method).result()
+            served.call(0, method).result()
 
 
 class Ring:
@@ -157,37 +157,37 @@ class Ring:
 
 def test_memory_is_lent_to_who_says_that_it_borrows_and_copied_for_others():
     role = Ring()
-    served = Served(role, askers=1)
-    (asking,) = served.asking
+    served = Served(role, clients=1)
+    (client,) = served.client
     for i in range(3):
-        asking.send("role", "add", (torch.full((100_000,), float(i)),), {})
-        asking.send("role", "keep", (torch.full((100_000,), 10.0 + i),), {})
+        client.send("role", "add", (torch.full((100_000,), float(i)),), {})
+        client.send("role", "keep", (torch.full((100_000,), 10.0 + i),), {})
     served.serve()
     assert role.ring[0] == 2 and [float(x[-1]) for x in role.kept] == [10, 11, 12]
     for _ in range(6):  # in the same memory
-        asking.send("role", "add", (torch.full((100_000,), 7.0),), {})
+        client.send("role", "add", (torch.full((100_000,), 7.0),), {})
         served.serve()
     assert role.ring[0] == 7 and [float(x[-1]) for x in role.kept] == [10, 11, 12]
-    assert len({slot.number for slot in asking.slots._slots}) <= 6
+    assert len({slot.number for slot in client.slots._slots}) <= 6
 
 
 def test_what_is_lent_is_not_used_again_before_the_method_returns():
-    letters = []
+    messages = []
 
     class Reads:
         @zero_copy
         def add(self, rows):
-            asking.send("role", "other", (torch.full((100_000,), 5.0),), {})
-            letters.append(rows.clone())
+            client.send("role", "other", (torch.full((100_000,), 5.0),), {})
+            messages.append(rows.clone())
 
         def other(self, rows):
             """Nothing."""
 
-    served = Served(Reads(), askers=1)
-    (asking,) = served.asking
-    asking.send("role", "add", (torch.full((100_000,), 1.0),), {})
+    served = Served(Reads(), clients=1)
+    (client,) = served.client
+    client.send("role", "add", (torch.full((100_000,), 1.0),), {})
     served.serve()
-    assert bool((letters[0] == 1).all())
+    assert bool((messages[0] == 1).all())
 
 
 class Both:
@@ -201,12 +201,12 @@ class Both:
 
 
 def test_what_was_lent_to_a_method_that_is_joined_is_given_back():
-    served = Served(Both(), askers=2)
+    served = Served(Both(), clients=2)
     for _ in range(5):
-        asked = [served.ask(who, "act", torch.full((60_000,), float(who))) for who in (0, 1)]
+        asked = [served.call(who, "act", torch.full((60_000,), float(who))) for who in (0, 1)]
         assert [float(reply.result()[0]) for reply in asked] == [1.0, 2.0]
-    for asking in served.asking:
-        assert asking._ledger.bytes() == 0 and len(asking.slots._slots) <= 2
+    for client in served.client:
+        assert client._counters.bytes() == 0 and len(client.slots._slots) <= 2
 
 
 class Waits:
@@ -231,15 +231,15 @@ class Waits:
 
 def test_a_lender_that_was_replaced_leaves_the_ledger_of_the_next_alone():
     role = Waits()
-    served = Served(role, askers=1)
+    served = Served(role, clients=1)
     for i in range(5):
-        served.asking[0].send("role", "add", (torch.full((60_000,), float(i)),), {})
+        served.client[0].send("role", "add", (torch.full((60_000,), float(i)),), {})
         served.serve()
-    served.asking[0].send("role", "add", (torch.full((60_000,), 5.0),), {})
+    served.client[0].send("role", "add", (torch.full((60_000,), 5.0),), {})
     role.replace = lambda: served.renew(0)
     served.serve()
     for i in (6, 7, 8):
-        served.asking[0].send("role", "add", (torch.full((60_000,), float(i)),), {})
+        served.client[0].send("role", "add", (torch.full((60_000,), float(i)),), {})
     served.serve()
     assert role.seen == [float(i) for i in range(9)]
 
@@ -259,34 +259,34 @@ class Looks:
 
 def test_chunks_of_one_shape_are_the_same_views_with_other_numbers():
     role = Looks()
-    served = Served(role, askers=1)
-    (asking,) = served.asking
+    served = Served(role, clients=1)
+    (client,) = served.client
     kinds = [torch.zeros(300, 200), torch.zeros(200, 300), torch.zeros(60_000, dtype=torch.int32)]
     for i in range(12):
-        asking.send("role", "add", (i, {"x": kinds[i % 3] + i}), {})
+        client.send("role", "add", (i, {"x": kinds[i % 3] + i}), {})
         served.serve()
     assert role.read == [(i, float(i), kinds[i % 3].shape, kinds[i % 3].dtype) for i in range(12)]
-    assert len({id(rows) for rows in role.lent}) <= 3 * len(asking.slots._slots) < 12
+    assert len({id(rows) for rows in role.lent}) <= 3 * len(client.slots._slots) < 12
 
 
 def test_views_of_a_slot_go_with_it():
     role = Looks()
-    served = Served(role, askers=1)
-    (asking,), (edge,) = served.asking, served.edges
-    asking.send("role", "add", (1, {"x": torch.ones(60_000)}), {})
+    served = Served(role, clients=1)
+    (client,), (edge,) = served.client, served.edges
+    client.send("role", "add", (1, {"x": torch.ones(60_000)}), {})
     served.serve()
     assert len(edge.mapped._views) == 1
-    for slot in list(asking.slots._slots):
-        edge.mapped.forget(slot.number)
+    for slot in list(client.slots._slots):
+        edge.mapped.unmap(slot.number)
     assert not edge.mapped._views and not edge.mapped._blocks
 
 
 def test_views_of_a_letter_too_long_to_be_planned_once_are_not_kept():
     role = Waits()
-    served = Served(role, askers=1)
+    served = Served(role, clients=1)
     many = {f"a name that is quite long {i}": torch.full((40,), float(i)) for i in range(600)}
     for _ in range(3):
-        served.asking[0].send("role", "add", (torch.full((60_000,), 1.0),), {})
-        served.asking[0].send("role", "many", (many,), {})
+        served.client[0].send("role", "add", (torch.full((60_000,), 1.0),), {})
+        served.client[0].send("role", "many", (many,), {})
         served.serve()
     assert role.last == 599.0 and len(served.edges[0].mapped._views) == 1

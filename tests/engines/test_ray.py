@@ -181,10 +181,10 @@ def test_a_node_with_another_version_is_refused_with_both(pids, monkeypatch):
 def test_a_node_without_token_authentication_is_refused(local_ray):
     import ray
 
-    crew = on_ray_crew.RayCrew(troop(), 0, 1, 1.0)
-    crew.settle(None, 1.0, secure=True)
+    pool = on_ray_crew.RayPool(troop(), 0, 1, 1.0)
+    pool.configure(None, 1.0, secure=True)
     with pytest.raises(SetupProblem, match=r"runs Ray without token authentication.*--engine.insecure"):
-        crew._greet(crew.members["keeper"], None, troop_version, ray.nodes()[0]["NodeID"], 1, "disabled")
+        pool._admit(pool.hosts["keeper"], None, troop_version, ray.nodes()[0]["NodeID"], 1, "disabled")
 
 
 REFUSED = """

@@ -69,8 +69,12 @@ def test_apex_learns_across_machines_and_survives_the_loss_of_one():
 
 def steps(metrics):
     """Env steps in the newest whole line."""
-    lines = [json.loads(line) for line in metrics.read_text().splitlines(keepends=True) if line[-1] == "\n"]
-    return max([line.get("env_steps", 0) for line in lines], default=0)
+    lines = [
+        json.loads(connection)
+        for connection in metrics.read_text().splitlines(keepends=True)
+        if connection[-1] == "\n"
+    ]
+    return max([connection.get("env_steps", 0) for connection in lines], default=0)
 
 
 @pytest.mark.timeout(120)

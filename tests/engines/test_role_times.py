@@ -2,8 +2,8 @@
 
 import pytest
 
-from troop.engines import role_times as meter
-from troop.engines.role_times import Meter, Sheet
+from troop.engines import role_times as role_times
+from troop.engines.role_times import RoleTimes
 
 
 class Clock:
@@ -18,7 +18,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(meter, "time", made)
+    monkeypatch.setattr(role_times, "time", made)
     return made
 
 
@@ -27,12 +27,12 @@ def shares(read, name):
 
 
 def test_time_is_shared_out_and_what_is_left_is_idle(clock):
-    made = Meter(["actor", "replay"])
-    made.away(1.0, full=False)
-    made.away(0.5, full=True)
-    made.worked("actor", 4.0, steps=1)  # of which it was away for 1.5
-    made.rested("actor", 0.5)
-    made.worked("replay", 2.0, steps=0)
+    made = RoleTimes(["actor", "replay"])
+    made.add_wait(1.0, full=False)
+    made.add_wait(0.5, full=True)
+    made.add_busy("actor", 4.0, steps=1)  # of which it was away for 1.5
+    made.add_idle_wait("actor", 0.5)
+    made.add_busy("replay", 2.0, steps=0)
     clock.now += 10.0
     read = made.read()
     assert shares(read, "actor") == [0.25, 0.15, 0.05, 0.55] and shares(read, "replay") == [0.2, 0, 0, 0.8]
@@ -42,15 +42,8 @@ def test_time_is_shared_out_and_what_is_left_is_idle(clock):
 
 
 def test_a_step_longer_than_a_reading_does_not_make_more_than_all_of_the_time(clock):
-    made = Meter(["learner"])
-    made.away(3.0, full=False)
-    made.worked("learner", 9.0, steps=1)
+    made = RoleTimes(["learner"])
+    made.add_wait(3.0, full=False)
+    made.add_busy("learner", 9.0, steps=1)
     clock.now += 1.0
     assert shares(made.read(), "learner") == pytest.approx([0.6667, 0.3333, 0, 0])
-
-
-def test_counts_are_summed_and_the_rest_is_averaged():
-    made = Sheet()
-    made.add({"count/env_steps": 3, "loss": 1.0})
-    made.add({"count/env_steps": 4, "loss": 3.0, "lag": 2})
-    assert made.read() == {"count/env_steps": 7, "loss": 2.0, "lag": 2.0} and made.read() == {}

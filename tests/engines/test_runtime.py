@@ -6,7 +6,7 @@ import sys
 
 def test_an_optimizer_is_made_without_torch_s_compiler_and_still_steps():
     code = (
-        "import sys, torch; from troop.engines.runtime import spare_compiler; spare_compiler();"
+        "import sys, torch; from troop.engines.runtime import defer_compiler_import; defer_compiler_import();"
         "x = torch.nn.Parameter(torch.ones(3)); optimizer = torch.optim.AdamW([x], lr=0.1, weight_decay=0.0);"
         "optimizer.zero_grad(); optimizer.load_state_dict(optimizer.state_dict());"
         "assert 'torch._dynamo' not in sys.modules;"

@@ -9,7 +9,7 @@ import pytest
 from troop.core.errors import SetupProblem
 from troop.core.program import Program
 from troop.engines import Processes
-from troop.engines.runtime import HOST_BYTES, HOST_FILES, OTHER_FILES, make_room
+from troop.engines.runtime import HOST_BYTES, HOST_FILES, OTHER_FILES, check_capacity
 
 
 class StepRecorder:
@@ -44,13 +44,13 @@ def test_more_hosts_than_memory_has_room_for_are_refused_with_the_numbers(limits
 
 def test_more_hosts_than_files_may_be_open_are_refused(limits):
     most = (2000 - OTHER_FILES) // HOST_FILES
-    make_room(most)
+    check_capacity(most)
     with pytest.raises(SetupProblem, match=f"{most + 1} hosts want 2,00. open files and 2,000 are allowed"):
-        make_room(most + 1)
+        check_capacity(most + 1)
 
 
 def test_the_soft_limit_of_files_is_raised_as_far_as_needed_and_no_further(limits):
-    make_room(20)
+    check_capacity(20)
     assert not limits
-    make_room(300)
+    check_capacity(300)
     assert limits == [(OTHER_FILES + 300 * HOST_FILES, 2000)]

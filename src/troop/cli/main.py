@@ -44,10 +44,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run `troop ARGV` and exit."""
     words = list(sys.argv[1:] if argv is None else argv)
     code = run(words, early=True)
-    if (ray := sys.modules.get("troop.engines.ray.cluster")) is not None and ray.Early.running is not None:
+    if (
+        ray := sys.modules.get("troop.engines.ray.cluster")
+    ) is not None and ray.BackgroundInit.running is not None:
         sys.stdout.flush()
         sys.stderr.flush()
-        ray.Early.running.leave(code)
+        ray.BackgroundInit.running.leave(code)
     sys.exit(code)
 
 

@@ -58,17 +58,19 @@ def warm(argv: list[str]) -> None:
     if not rest or {"-h", "--help"} & set(argv):
         return
     if engine == "ray" and value_after("--engine.address", argv)[0] in (None, "local"):
-        from troop.engines.ray.cluster import Early
+        from troop.engines.ray.cluster import BackgroundInit
 
         with contextlib.suppress(ImportError):  # said in a sentence later
-            Early("--engine.insecure" in argv)
+            BackgroundInit("--engine.insecure" in argv)
     many = engine is None and rest[0].startswith(MANY_HOSTS)
     if (many or engine == "processes") and sys.platform == "linux":
         from troop.engines.processes import fork_server
 
         env, _ = value_after("--env", argv)
         elsewhere = env is not None and ":" in env and not env.startswith("envpool:")
-        fork_server.warm("troop.experiment", *(() if elsewhere else ("troop.envs.envpool.preload",)))
+        fork_server.start_fork_server(
+            "troop.experiment", *(() if elsewhere else ("troop.envs.envpool.preload",))
+        )
 
 
 def wanted(argv: list[str]) -> tuple[Experiment, Path | None]:

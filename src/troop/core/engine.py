@@ -55,7 +55,7 @@ class RunObserver(Protocol):
         """Something worth a line."""
         ...
 
-    def stop_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         """Whether the user wants the run to end after this step."""
         ...
 

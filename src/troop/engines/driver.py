@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from troop.core.engine import Checkpoint, CheckpointSource, Result, RunObserver, Until
 from troop.core.program import Schedule
 from troop.core.role import Metrics
-from troop.engines.inline import Due
-from troop.engines.metrics import Tally
-from troop.engines.processes.pool import Member
-from troop.engines.runtime import cores
-from troop.engines.supervisor import Limits, OverBudget, Staff, Supervisor
+from troop.engines.pool import HostHandle, HostPool
+from troop.engines.progress import RunProgress, ScheduleTimer
+from troop.engines.supervisor import Limits, RestartBudgetExceeded, Supervisor
 
 
-class Pace(Protocol):
+class DriverSettings(Protocol):
     """How often and how long, as the engine's config says."""
 
     @property
@@ -50,35 +47,29 @@ class Pace(Protocol):
         ...
 
 
-def share_cores(members: Mapping[str, Member], threads: int) -> None:
-    """Give each host the threads its nodes want, else `threads`, else a fair share of this machine."""
-    stepping = [member for member in members.values() if may_step(member)]
-    for member in members.values():
-        wanted = max((node.threads or 0 for node in member.nodes), default=0)
-        member.threads = wanted or threads or max(1, cores() // max(1, len(stepping)))
-
-
-def may_step(member: Member) -> bool:
-    """Whether a role of the host steps all the time."""
-    return any(node.schedule is None and hasattr(node.build.make, "step") for node in member.nodes)
-
-
-class Loop:
+class Driver:
     """The launcher's side of one run: counts, logs, evaluates, saves, ends."""
 
-    def __init__(self, engine: Pace, crew: Staff, tally: Tally, until: Until, watch: RunObserver) -> None:
-        self.engine, self.tally, self.until, self.watch = engine, tally, until, watch
+    def __init__(
+        self,
+        engine: DriverSettings,
+        pool: HostPool,
+        progress: RunProgress,
+        until: Until,
+        observer: RunObserver,
+    ) -> None:
+        self.engine, self.progress, self.until, self.observer = engine, progress, until, observer
         limits = Limits(engine.restarts, engine.step_limit_s, engine.start_limit_s)
-        self.supervisor = Supervisor(crew, limits, self._restore, watch.note)
-        self.members = crew.members
-        self.saving = Due(Schedule(seconds=engine.checkpoint_s), tally)
-        self.due = {
-            node.name: Due(node.schedule, tally)
-            for member in crew.members.values()
-            for node in member.nodes
+        self.supervisor = Supervisor(pool, limits, self._restore, observer.note)
+        self.hosts = pool.hosts
+        self.checkpoint_timer = ScheduleTimer(Schedule(seconds=engine.checkpoint_s), progress)
+        self.timers = {
+            node.name: ScheduleTimer(node.schedule, progress)
+            for host in pool.hosts.values()
+            for node in host.nodes
             if node.schedule is not None
         }
-        self.host = {node.name: member for member in crew.members.values() for node in member.nodes}
+        self.host_of = {node.name: host for host in pool.hosts.values() for node in host.nodes}
         self.evaluating: dict[str, float] = {}  # node -> which process of its host was asked
         self.evaluation: Metrics = {}
         self.gauges: dict[str, dict[str, float]] = {}  # of each host, as last read
@@ -89,54 +80,54 @@ class Loop:
 
     def _restore(self, nodes: list[str]) -> dict[str, Any] | None:
         """The newest saved parts of these nodes, if whoever looks on can give them back."""
-        return self.watch.restore(nodes) if isinstance(self.watch, CheckpointSource) else None
+        return self.observer.restore(nodes) if isinstance(self.observer, CheckpointSource) else None
 
-    def run(self, saved: Checkpoint | None) -> Result:
+    def run(self, checkpoint: Checkpoint | None) -> Result:
         """Until steps, minutes or target are reached, or a stop is asked."""
-        self.resumed = saved is not None
-        self.supervisor.start(lambda member: _parts(saved.state, member) if saved else None)
-        if saved is not None:
-            saved.state.clear()  # a second copy of the replay is not to be kept
+        self.resumed = checkpoint is not None
+        self.supervisor.start(lambda host: _parts(checkpoint.state, host) if checkpoint else None)
+        if checkpoint is not None:
+            checkpoint.state.clear()  # a second copy of the replay is not to be kept
         else:
             self.save(last=True)  # from now on, whatever happens, there is something to resume
-        self.tally.evaluated()
-        self.supervisor.go()
+        self.progress.add_evaluation_time()
+        self.supervisor.resume()
         try:
             return self._until_done()
-        except OverBudget:
-            self.supervisor.resign()
-            self.stop()
+        except RestartBudgetExceeded:
+            self.supervisor.stop_restarting()
+            self.pause()
             self.save(last=True)
             raise
 
     def _until_done(self) -> Result:
-        while not self.tally.reached(self.until):
-            if self.watch.stop_asked():
-                self.stop()
+        while not self.progress.reached(self.until):
+            if self.observer.stop_requested():
+                self.pause()
                 self.save(last=True)
-                return Result("stopped", self.tally.counters(), self.evaluation)
-            self.round()
-        self.stop()
-        while self.supervisor.starting and not self.watch.stop_asked():
-            self.supervisor.attend(0.05)  # who came too late is in the checkpoint too
-        if not self.tally.hit:
+                return Result("stopped", self.progress.counters(), self.evaluation)
+            self.poll_once()
+        self.pause()
+        while self.supervisor.starting and not self.observer.stop_requested():
+            self.supervisor.poll(0.05)  # who came too late is in the checkpoint too
+        if not self.progress.target_reached:
             self.evaluate_last()
         self.log()
         self.save(last=True)
-        return Result("done", self.tally.counters(), self.evaluation)
+        return Result("done", self.progress.counters(), self.evaluation)
 
-    def round(self) -> None:
+    def poll_once(self) -> None:
         """Hear the hosts for a moment, then whatever is due."""
-        self.supervisor.attend(0.05)
+        self.supervisor.poll(0.05)
         self.collect()
-        self.tally.trained()
+        self.progress.add_training_time()
         if time.monotonic() - self.logged >= self.engine.log_s:
             self.log()
-        for name, due in self.due.items():
-            if self.host[name].ready and due():
+        for name, timer in self.timers.items():
+            if self.host_of[name].ready and timer.due():
                 self.evaluate(name)
-        if self.saving():
-            self.stop()
+        if self.checkpoint_timer.due():
+            self.pause()
             self.save(last=False)
         idle = time.monotonic() - self.supervisor.moved
         if idle > self.engine.step_limit_s and not self.evaluating and not self.supervisor.starting:
@@ -146,88 +137,90 @@ class Loop:
 
     def collect(self) -> None:
         """Put what hosts reported where it belongs."""
-        for host, metrics, gauges in self.supervisor.reports:
-            self.tally.add(dict(metrics))
-            self.gauges[host] = self.gauges.get(host, {}) | gauges
+        for host_of, metrics, gauges in self.supervisor.reports:
+            self.progress.add(dict(metrics))
+            self.gauges[host_of] = self.gauges.get(host_of, {}) | gauges
         self.supervisor.reports.clear()
-        for host, member in self.members.items():
-            if not member.ready:  # what it was before it died is of no interest
-                self.gauges.pop(host, None)
+        for host_of, host in self.hosts.items():
+            if not host.ready:  # what it was before it died is of no interest
+                self.gauges.pop(host_of, None)
         if (new := self.supervisor.restarts - self.counted) > 0:
-            self.tally.add({"count/restarts": new})
+            self.progress.add({"count/restarts": new})
             self.counted += new
         for name, judged in self.supervisor.stepped:
             self.evaluating.pop(name, None)
             if judged is not None:
                 self.evaluation = dict(judged)
-                self.tally.judge(judged["eval/return_mean"], self.until)
-                self.watch.evaluated(self.tally.counters(), judged)
+                self.progress.add_evaluation(judged["eval/return_mean"], self.until)
+                self.observer.evaluated(self.progress.counters(), judged)
         self.supervisor.stepped.clear()
         for name, spawned in list(self.evaluating.items()):
-            if self.host[name].spawned != spawned:  # died over it
+            if self.host_of[name].spawned != spawned:  # died over it
                 del self.evaluating[name]
 
     def evaluate(self, name: str) -> None:
         """Let a scheduled role step, while all others go on; not if it still does."""
-        if name not in self.evaluating and self.host[name].ready:
-            self.evaluating[name] = self.host[name].spawned
-            self.host[name].say("step", name)
+        if name not in self.evaluating and self.host_of[name].ready:
+            self.evaluating[name] = self.host_of[name].spawned
+            self.host_of[name].send("step", name)
 
     def evaluate_last(self) -> None:
         """The final evaluation, of what was learned in the end."""
-        for name in self.due:
+        for name in self.timers:
             self._await_evaluations()
             self.evaluate(name)
             self._await_evaluations()
-        self.tally.evaluated()
+        self.progress.add_evaluation_time()
 
     def _await_evaluations(self) -> None:
         while self.evaluating:
-            self.supervisor.attend(0.05)
+            self.supervisor.poll(0.05)
             self.collect()
-            if self.watch.stop_asked():
+            if self.observer.stop_requested():
                 return
 
     def log(self) -> None:
         """A line of everything since the last."""
         read = {name: value for gauges in self.gauges.values() for name, value in gauges.items()}
-        self.watch.log(self.tally.counters(), self.tally.means() | read)
+        self.observer.log(self.progress.counters(), self.progress.read_means() | read)
         self.logged = time.monotonic()
 
-    def stop(self) -> None:
+    def pause(self) -> None:
         """All active roles pause at the end of their step."""
-        self.late = self.supervisor.hold(self.engine.stop_limit_s)
+        self.late = self.supervisor.pause(self.engine.stop_limit_s)
         for name in self.late:
-            self.watch.note(f"{name} did not finish its step in time; what was last saved of it stands")
+            self.observer.note(f"{name} did not finish its step in time; what was last saved of it stands")
         self.collect()
-        self.tally.trained()
+        self.progress.add_training_time()
 
     def save(self, last: bool) -> None:
         """A checkpoint of all hosts at a pause; only the copying is waited for, not the disk."""
         state = self._state()
-        self.tally.evaluated()
+        self.progress.add_evaluation_time()
         if not last:
-            self.supervisor.go()
+            self.supervisor.resume()
         if state is None:
-            self.watch.note("no checkpoint this time: not every role gave its state; the one before stands")
+            self.observer.note(
+                "no checkpoint this time: not every role gave its state; the one before stands"
+            )
         else:
-            self.watch.save(self.tally.counters(), state, last)
+            self.observer.save(self.progress.counters(), state, last)
 
     def _state(self) -> dict[str, Any] | None:
         """Askers first, so that what they have sent is in the stores' state; None if one is missing."""
         parts: dict[str, dict[str, Any]] = {}
-        for member in reversed(self.members.values()):
-            busy = any(node.name in self.evaluating for node in member.nodes)
-            coming = self.resumed and member.name in self.supervisor.unheard  # with what was saved of it
-            if busy or not (member.saves or coming):
+        for host in reversed(self.hosts.values()):
+            busy = any(node.name in self.evaluating for node in host.nodes)
+            coming = self.resumed and host.name in self.supervisor.never_ready  # with what was saved of it
+            if busy or not (host.saves_state or coming):
                 continue
-            found = self._state_of(member)
+            found = self._state_of(host)
             if coming and not found:
                 continue  # it was not there either
             if found is None:
                 return None
-            parts[member.name] = found
-        ordered = [parts[name] for name in self.members if name in parts]
+            parts[host.name] = found
+        ordered = [parts[name] for name in self.hosts if name in parts]
         state = {
             key: part for found in ordered for key, part in found.items() if key not in ("policy", "rng")
         }
@@ -235,20 +228,20 @@ class Loop:
         rng = {name: found["rng"] for name, found in parts.items() if found.get("rng")}
         return state | {"policy": policy, "rng": rng}
 
-    def _state_of(self, member: Member) -> dict[str, Any] | None:
+    def _state_of(self, host: HostHandle) -> dict[str, Any] | None:
         """What the host gives, or what was saved of it if it is down."""
-        if member.ready and member.name not in self.late:
-            member.say("state")
-            self.supervisor.gather("state", [member], self.engine.step_limit_s)
-        fd = self.supervisor.replies.pop((member.name, "state"), None)
+        if host.ready and host.name not in self.late:
+            host.send("state")
+            self.supervisor.wait_replies("state", [host], self.engine.step_limit_s)
+        fd = self.supervisor.replies.pop((host.name, "state"), None)
         if fd is not None:
-            return self.supervisor.crew.opened(fd)
-        return self._restore([node.name for node in member.nodes])
+            return self.supervisor.pool.decode_state(fd)
+        return self._restore([node.name for node in host.nodes])
 
 
-def _parts(state: dict[str, Any], member: Member) -> dict[str, Any] | None:
+def _parts(state: dict[str, Any], host: HostHandle) -> dict[str, Any] | None:
     """What of a checkpoint belongs to a host; None if it was not there yet when that was made."""
-    names = tuple(f"{node.name}." for node in member.nodes)
+    names = tuple(f"{node.name}." for node in host.nodes)
     parts = {key: part for key, part in state.items() if key.startswith(names)}
-    rng = state.get("rng", {}).get(member.name, {})
+    rng = state.get("rng", {}).get(host.name, {})
     return parts | {"rng": rng} if parts or rng else None

@@ -11,11 +11,11 @@ from troop.core.errors import BadInput
 from troop.core.program import Program, Schedule, construct, derive_seed
 from troop.core.role import Metrics
 
-Began = Callable[[str], None]
+OnBuild = Callable[[str], None]
 """Is told which node is about to be built, so that a failure has a name."""
 
 
-def _unheard(name: str) -> None:
+def _ignore_name(name: str) -> None:
     """Nobody asked."""
 
 
@@ -37,17 +37,21 @@ class Host:
         self,
         program: Program,
         seed: int,
-        elsewhere: Callable[[str], Any] | None = None,
-        began: Began = _unheard,
+        resolve_remote: Callable[[str], Any] | None = None,
+        on_build: OnBuild = _ignore_name,
     ) -> None:
         self.roles: dict[str, Any] = {}
 
         def find(name: str) -> Any:  # noqa: ANN401
-            return elsewhere(name) if elsewhere is not None and name not in self.roles else self.roles[name]
+            return (
+                resolve_remote(name)
+                if resolve_remote is not None and name not in self.roles
+                else self.roles[name]
+            )
 
         seeded = _seed(derive_seed(seed, program.name))
         for name, node in program.nodes.items():
-            began(name)
+            on_build(name)
             self.roles[name] = construct(node.build, find)
         if not seeded:  # a role may have been the first to import torch
             _seed(derive_seed(seed, program.name))
@@ -57,7 +61,7 @@ class Host:
             name: node.schedule for name, node in stepping.items() if node.schedule is not None
         }
 
-    def round(self) -> list[Metrics]:
+    def step_all(self) -> list[Metrics]:
         """One step of every active role; the metrics of those that had something to do."""
         moved = [self.roles[name].step() for name in self.active]
         return [metrics for metrics in moved if metrics is not None]

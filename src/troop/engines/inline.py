@@ -10,27 +10,8 @@ from troop.core.engine import Checkpoint, Counters, Result, RunObserver, Until
 from troop.core.program import Program, Schedule
 from troop.core.role import Metrics
 from troop.engines.host import Host
-from troop.engines.metrics import Tally
+from troop.engines.progress import RunProgress, ScheduleTimer
 from troop.engines.runtime import prepare
-
-
-class Due:
-    """Tells when a schedule is next due, by env steps or by training seconds."""
-
-    def __init__(self, schedule: Schedule, tally: Tally) -> None:
-        self.schedule, self.tally = schedule, tally
-        self.last = self._reading()
-
-    def _reading(self) -> float:
-        return self.tally.wall_s if self.schedule.env_steps is None else self.tally.env_steps
-
-    def __call__(self) -> bool:
-        """True once per interval."""
-        every = self.schedule.seconds if self.schedule.env_steps is None else self.schedule.env_steps
-        if self._reading() - self.last < every:
-            return False
-        self.last = self._reading()
-        return True
 
 
 @dataclass(frozen=True)
@@ -48,60 +29,75 @@ class Inline:
         """Anything runs in one thread."""
 
     def run(
-        self, program: Program, until: Until, seed: int, watch: RunObserver, saved: Checkpoint | None = None
+        self,
+        program: Program,
+        until: Until,
+        seed: int,
+        observer: RunObserver,
+        checkpoint: Checkpoint | None = None,
     ) -> Result:
         """Round after round until done; a checkpoint and an evaluation at the end."""
         prepare(self.threads)
         host = Host(program, seed)
         try:
-            if saved is not None:
-                host.load_state_dict(saved.state)
-                saved.state.clear()  # a second copy of the replay is not to be kept
+            if checkpoint is not None:
+                host.load_state_dict(checkpoint.state)
+                checkpoint.state.clear()  # a second copy of the replay is not to be kept
             for text in host.notes():
-                watch.note(text)
-            loop = Loop(self, host, Tally(saved.counters if saved else Counters()), until, watch)
-            if saved is None:
+                observer.note(text)
+            loop = InlineDriver(
+                self, host, RunProgress(checkpoint.counters if checkpoint else Counters()), until, observer
+            )
+            if checkpoint is None:
                 loop.save(last=True)  # from now on, whatever happens, there is something to resume
             return loop.run()
         finally:
             host.close()
 
 
-class Loop:
+class InlineDriver:
     """The state of one run of the inline engine."""
 
-    def __init__(self, engine: Inline, host: Host, tally: Tally, until: Until, watch: RunObserver) -> None:
-        self.host, self.tally, self.until, self.watch, self.engine = host, tally, until, watch, engine
-        self.saving = Due(Schedule(seconds=engine.checkpoint_s), tally)
-        self.due = {name: Due(schedule, tally) for name, schedule in host.scheduled.items()}
+    def __init__(
+        self, engine: Inline, host: Host, progress: RunProgress, until: Until, observer: RunObserver
+    ) -> None:
+        self.host, self.progress, self.until, self.observer, self.engine = (
+            host,
+            progress,
+            until,
+            observer,
+            engine,
+        )
+        self.checkpoint_timer = ScheduleTimer(Schedule(seconds=engine.checkpoint_s), progress)
+        self.timers = {name: ScheduleTimer(schedule, progress) for name, schedule in host.scheduled.items()}
         self.evaluation: Metrics = {}
         self.logged = time.monotonic()
 
     def run(self) -> Result:
         """Until steps, minutes or target are reached, or a stop is asked."""
-        while not self.tally.reached(self.until):
-            if self.watch.stop_asked():
+        while not self.progress.reached(self.until):
+            if self.observer.stop_requested():
                 self.save(last=True)
-                return Result("stopped", self.tally.counters(), self.evaluation)
-            self.round()
-        if not self.tally.hit:
-            self.evaluate(list(self.due))
+                return Result("stopped", self.progress.counters(), self.evaluation)
+            self.step_all()
+        if not self.progress.target_reached:
+            self.evaluate(list(self.timers))
         self.log()
         self.save(last=True)
-        return Result("done", self.tally.counters(), self.evaluation)
+        return Result("done", self.progress.counters(), self.evaluation)
 
-    def round(self) -> None:
+    def step_all(self) -> None:
         """One round of all roles, then whatever is due."""
-        moved = self.host.round()
+        moved = self.host.step_all()
         if not moved:
             raise RuntimeError("every role waits for another: a bug in this system's wiring")
         for metrics in moved:
-            self.tally.add(metrics)
-        self.tally.trained()
+            self.progress.add(metrics)
+        self.progress.add_training_time()
         if time.monotonic() - self.logged >= self.engine.log_s:
             self.log()
-        self.evaluate([name for name, due in self.due.items() if due()])
-        if self.saving():
+        self.evaluate([name for name, timer in self.timers.items() if timer.due()])
+        if self.checkpoint_timer.due():
             self.save()
 
     def evaluate(self, names: list[str]) -> None:
@@ -110,16 +106,16 @@ class Loop:
             metrics = self.host.roles[name].step()
             if metrics is not None:
                 self.evaluation = {key: float(value) for key, value in metrics.items()}
-                self.tally.judge(self.evaluation["eval/return_mean"], self.until)  # type: ignore[arg-type]
-                self.watch.evaluated(self.tally.counters(), self.evaluation)  # type: ignore[arg-type]
-            self.tally.evaluated()
+                self.progress.add_evaluation(self.evaluation["eval/return_mean"], self.until)  # type: ignore[arg-type]
+                self.observer.evaluated(self.progress.counters(), self.evaluation)  # type: ignore[arg-type]
+            self.progress.add_evaluation_time()
 
     def log(self) -> None:
         """A line of everything since the last."""
-        self.watch.log(self.tally.counters(), self.tally.means() | self.host.gauges())
+        self.observer.log(self.progress.counters(), self.progress.read_means() | self.host.gauges())
         self.logged = time.monotonic()
 
     def save(self, last: bool = False) -> None:
         """A checkpoint, its time not counted as training."""
-        self.watch.save(self.tally.counters(), self.host.state_dict(), last)
-        self.tally.evaluated()
+        self.observer.save(self.progress.counters(), self.host.state_dict(), last)
+        self.progress.add_evaluation_time()

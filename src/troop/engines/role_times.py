@@ -3,47 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Any
-
-from troop.core.role import Metrics
 
 
-class Sheet:
-    """Metrics since the last reading: counts summed, the rest averaged. Tensors are read only then."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, Any] = {}
-        self._values: dict[str, list[Any]] = {}
-
-    def add(self, metrics: Metrics) -> None:
-        """Keep what a step returned."""
-        for name, value in metrics.items():
-            if name.startswith("count/"):
-                self._counts[name] = self._counts[name] + value if name in self._counts else value
-            else:
-                self._values.setdefault(name, []).append(value)
-
-    def read(self) -> dict[str, float | int]:
-        """Plain numbers, once."""
-        counts = {name: _whole(float(value)) for name, value in self._counts.items()}
-        means = {name: _mean(values) for name, values in self._values.items()}
-        self._counts, self._values = {}, {}
-        return counts | means
-
-
-def _whole(value: float) -> int | float:
-    return int(value) if value.is_integer() else value
-
-
-def _mean(values: list[Any]) -> float:
-    if hasattr(values[0], "requires_grad"):
-        import torch
-
-        return float(torch.stack([torch.as_tensor(v, dtype=torch.float32).cpu() for v in values]).mean())
-    return sum(float(value) for value in values) / len(values)
-
-
-class Meter:
+class RoleTimes:
     """Seconds of each role: working, waiting for answers, blocked by a full mailbox; the rest is idle."""
 
     def __init__(self, names: list[str]) -> None:
@@ -51,7 +13,7 @@ class Meter:
         self._away, self._gone = [0.0, 0.0], False
         self._since = time.perf_counter()
 
-    def worked(self, name: str, seconds: float, steps: int) -> None:
+    def add_busy(self, name: str, seconds: float, steps: int) -> None:
         """A step or a served method took this long, waits inside included."""
         spent = self._spent[name]
         spent[0] += steps
@@ -63,12 +25,12 @@ class Meter:
             spent[3] += blocked
             self._away, self._gone = [0.0, 0.0], False
 
-    def away(self, seconds: float, full: bool) -> None:
+    def add_wait(self, seconds: float, full: bool) -> None:
         """A wait within what the role is doing now."""
         self._away[full] += seconds
         self._gone = True
 
-    def rested(self, name: str, seconds: float) -> None:
+    def add_idle_wait(self, name: str, seconds: float) -> None:
         """Between steps the role only had answers to wait for."""
         self._spent[name][2] += seconds
 

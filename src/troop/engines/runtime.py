@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import signal
 import sys
+from collections.abc import Iterator
 
 from troop.core.errors import SetupProblem
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # glibc's mallopt parameters
 # Read by libraries when they are loaded.
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 HOST_BYTES = 20 << 20  # that a host takes for itself before it holds anything, torch being shared
 HOST_FILES = 4  # that a launcher holds open for a host: line, end, stack, and one on its way
 OTHER_FILES = 100
@@ -25,10 +28,10 @@ def prepare(threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads or cores())
-    keep_pages()
+    keep_freed_pages()
 
 
-def keep_pages() -> None:
+def keep_freed_pages() -> None:
     """Keep freed memory mapped, where the C library can."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
@@ -37,7 +40,7 @@ def keep_pages() -> None:
             libc.mallopt(TRIM_THRESHOLD, (1 << 31) - 1)
 
 
-def spare_compiler() -> None:
+def defer_compiler_import() -> None:
     """Let optimizers be made without torch's compiler: its import, a second, is put off until one needs it.
 
     Torch marks methods of optimizers as not to be compiled, and imports the compiler at their first call in
@@ -53,7 +56,7 @@ def spare_compiler() -> None:
             method.__dict__.setdefault("__dynamo_disable", method)
 
 
-def make_room(hosts: int) -> None:
+def check_capacity(hosts: int) -> None:
     """Let this process hold the files of so many hosts; SetupProblem if there is no room for them."""
     import resource
 
@@ -77,3 +80,25 @@ def make_room(hosts: int) -> None:
 def cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def block_sigint() -> Iterator[None]:
+    """What is started inside does not hear a Ctrl-C at the terminal, which is the launcher's business."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def thread_limit(threads: int) -> Iterator[None]:
+    """Libraries read these when they are loaded; what is started inside, or its fork server, has them set."""
+    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})

@@ -11,44 +11,47 @@ from typing import Any
 
 from troop.core.errors import TroopError
 from troop.engines.host import Host
-from troop.engines.role_times import Meter, Sheet
-from troop.engines.rpc.dispatcher import Desk
+from troop.engines.metrics import MetricAggregator
+from troop.engines.role_times import RoleTimes
+from troop.engines.rpc.dispatcher import Dispatcher
 from troop.engines.rpc.stub import Stub
-from troop.engines.rpc.transport import Post, Start
+from troop.engines.rpc.transport import HostSpec, Transport
 
-LONG = 1.0  # seconds between reports of any host
-SETTLING = 1.0  # seconds a pause waits for what was told to arrive; less than the launcher waits for it
-CLOSING = 5.0  # seconds for a failed host to close its roles
-RESTS = (0.001, 0.002, 0.004, 0.008, 0.01)  # seconds until a role that had nothing to do is asked again
+HEARTBEAT_S = 1.0  # seconds between reports of any host
+DELIVERY_LIMIT_S = (
+    1.0  # seconds a pause waits for what was told to arrive; less than the launcher waits for it
+)
+CLOSE_LIMIT_S = 5.0  # seconds for a failed host to close its roles
+BACKOFF_S = (0.001, 0.002, 0.004, 0.008, 0.01)  # seconds until a role that had nothing to do is asked again
 
 
-class Ended(BaseException):
+class Shutdown(BaseException):
     """The launcher wants this process to end while a role waits."""
 
 
 class Worker:
     """Loops `step()` of the host's active roles, serves letters in between, and listens to the launcher."""
 
-    def __init__(self, start: Start, post: Post) -> None:
-        self.start, self.post = start, post
-        self.sheet, self.meter = Sheet(), Meter(list(start.program.nodes))
-        self.holding, self.ending, self.begun = True, False, False
-        self.owed: list[str] = []  # what the launcher wants at the next boundary
-        self.given: dict[str, Any] | None = None
+    def __init__(self, spec: HostSpec, transport: Transport) -> None:
+        self.spec, self.transport = spec, transport
+        self.metrics, self.role_times = MetricAggregator(), RoleTimes(list(spec.program.nodes))
+        self.paused, self.stopping, self.started = True, False, False
+        self.pending: list[str] = []  # what the launcher wants at the next boundary
+        self.initial_state: dict[str, Any] | None = None
         self.restored = False
         self._at = ("", "its constructor")  # node and what it is doing
         self._reported = self._read = time.monotonic()
         self._moved = 0
         self._idle, self._woken = 0, False
         self._settles: float | None = None  # until when what was told may arrive, at a pause
-        post.bind(self)
+        transport.bind(self)
 
     def run(self) -> None:
         """Build, take back what was saved, then loop."""
         try:
             self._open()
             gc.freeze()  # what is there now stays: to look through it again and again costs milliseconds
-            while not self.ending:
+            while not self.stopping:
                 self._loop()
         except Exception as error:  # a role failed: its state may be corrupt, so the process ends
             self._fail(error)
@@ -56,15 +59,17 @@ class Worker:
         self.close()
 
     def _open(self) -> None:
-        self.host = Host(self.start.program, self.start.seed, self._stub, self._building)
-        self.desk = Desk(self.host, self.post.edges, self.post.answers, self.meter, self._doing)
-        while not self.begun:
-            self.post.receive(LONG)
-            if self.ending:
-                raise Ended
-        if self.given is not None:
-            self.host.load_state_dict(self.given, self._wanted)
-            self.given = None
+        self.host = Host(self.spec.program, self.spec.seed, self._stub, self._building)
+        self.dispatcher = Dispatcher(
+            self.host, self.transport.edges, self.transport.replies, self.role_times, self._doing
+        )
+        while not self.started:
+            self.transport.receive(HEARTBEAT_S)
+            if self.stopping:
+                raise Shutdown
+        if self.initial_state is not None:
+            self.host.load_state_dict(self.initial_state, self._wanted)
+            self.initial_state = None
             if self.restored:
                 for role in self.host.roles.values():
                     if hasattr(role, "on_restart"):
@@ -74,14 +79,14 @@ class Worker:
         restores = any(
             hasattr(role, "load_state_dict") and not getattr(role, "restart_fresh", False) for role in roles
         )
-        self.post.say("ready", saves, restores, bool(self.host.active), self.host.notes())
+        self.transport.send_control("ready", saves, restores, bool(self.host.active), self.host.notes())
 
     def _wanted(self, role: Any) -> bool:  # noqa: ANN401
         """Whether a role takes back its saved state: all do in a resumed run, not all after a death."""
         return not (self.restored and getattr(role, "restart_fresh", False))
 
     def _stub(self, node: str) -> Stub:
-        return Stub(self.post.asking(self.start.elsewhere[node]), node)
+        return Stub(self.transport.client(self.spec.servers[node]), node)
 
     def _building(self, name: str) -> None:
         self._at = (name, "its constructor")
@@ -91,139 +96,143 @@ class Worker:
 
     def _loop(self) -> None:
         if not self._woken:
-            self.post.receive(0.0)
+            self.transport.receive(0.0)
         self._woken = False
-        served = self.desk.serve()
-        if self.owed:
+        served = self.dispatcher.serve()
+        if self.pending:
             self._boundary()
-        stepping = bool(self.host.active) and not self.holding
-        moved = stepping and self._round()
+        stepping = bool(self.host.active) and not self.paused
+        moved = stepping and self._step_all()
         self.report(moved or served)
         if moved or (served and stepping):
             self._idle = 0
         elif stepping:
-            self._rest()
+            self._backoff()
         else:
             self._serve_only()
 
     def _serve_only(self) -> None:
         """No role steps: do nothing but answer, until the launcher wants something or a report is due."""
-        until = self._reported + (self.start.report_s if self._moved else LONG)
-        while not (self.owed or self.ending or self._woken):
+        until = self._reported + (self.spec.report_s if self._moved else HEARTBEAT_S)
+        while not (self.pending or self.stopping or self._woken):
             left = until - time.monotonic()
             if left <= 0:
                 break
-            if self.post.receive(left) and not self.desk.serve():
+            if self.transport.receive(left) and not self.dispatcher.serve():
                 self._woken = True  # by the launcher
 
-    def _round(self) -> bool:
+    def _step_all(self) -> bool:
         moved = False
         for name in self.host.active:
             metrics = self._step(name)
             if metrics is not None:
                 moved = True
-                self.sheet.add(metrics)
+                self.metrics.add(metrics)
         return moved
 
     def _step(self, name: str) -> Any:  # noqa: ANN401
         self._at = (name, "step")
         began = time.perf_counter()
         metrics = self.host.roles[name].step()
-        self.desk.changed()
-        self.meter.worked(name, time.perf_counter() - began, int(metrics is not None))
+        self.dispatcher.changed()
+        self.role_times.add_busy(name, time.perf_counter() - began, int(metrics is not None))
         self._moved += metrics is not None
         return metrics
 
-    def _rest(self) -> None:
+    def _backoff(self) -> None:
         """Nothing to do: sleep until a letter, an answer or the launcher comes, but not for long."""
-        left = seconds = RESTS[min(self._idle, len(RESTS) - 1)]
+        left = seconds = BACKOFF_S[min(self._idle, len(BACKOFF_S) - 1)]
         self._idle += 1
         began = time.perf_counter()
-        while left > 0 and not self.ending and not self._woken:
-            self._woken = self.post.receive(left)
+        while left > 0 and not self.stopping and not self._woken:
+            self._woken = self.transport.receive(left)
             left = seconds - (time.perf_counter() - began)
-        if self.post.expecting:
-            self.meter.rested(self.host.active[0], time.perf_counter() - began)
+        if self.transport.awaiting_replies:
+            self.role_times.add_idle_wait(self.host.active[0], time.perf_counter() - began)
 
     def _boundary(self) -> None:
         """What the launcher asked for, between steps."""
-        while self.owed:
-            if self.owed[0] == "held" and self._settling():
+        while self.pending:
+            if self.pending[0] == "paused" and self._settling():
                 return  # to serve: others may wait for that
-            what = self.owed.pop(0)
-            if what == "held":
+            what = self.pending.pop(0)
+            if what == "paused":
                 self.report(True, force=True)  # what was done before the hold is counted before it
-                self.post.say("held")
+                self.transport.send_control("paused")
             elif what == "state":
-                self.desk.pump()
-                self.desk.serve()
-                self.post.say("state", state=self.host.state_dict())
+                self.dispatcher.read_incoming()
+                self.dispatcher.serve()
+                self.transport.send_control("state", state=self.host.state_dict())
             else:
                 metrics = self._step(what)
                 plain = None if metrics is None else {name: float(value) for name, value in metrics.items()}
-                self.post.say("stepped", what, plain)
+                self.transport.send_control("stepped", what, plain)
 
     def _settling(self) -> bool:
         """Whether what was told is still under way; waits for it a moment."""
         now = time.monotonic()
         if self._settles is None:
-            self._settles = now + SETTLING
-        if not self.post.unsettled or now > self._settles:
+            self._settles = now + DELIVERY_LIMIT_S
+        if not self.transport.has_undelivered or now > self._settles:
             return False
-        self._woken = self.post.receive(0.01)
+        self._woken = self.transport.receive(0.01)
         return True
 
-    def obey(self, what: str, rest: list[Any], given: dict[str, Any] | None = None) -> None:
+    def handle_command(self, what: str, rest: list[Any], initial_state: dict[str, Any] | None = None) -> None:
         """Do, or remember for the next boundary, what the launcher says."""
-        if what == "begin":
-            self.begun, self.restored, self.given = True, rest[0], given
-        elif what == "hold":
-            self.holding, self._settles = True, None
-            self.owed.append("held")
-        elif what == "go":
-            self.holding = False
-        elif what == "end":
-            self.ending = True
+        if what == "start":
+            self.started, self.restored, self.initial_state = True, rest[0], initial_state
+        elif what == "pause":
+            self.paused, self._settles = True, None
+            self.pending.append("paused")
+        elif what == "resume":
+            self.paused = False
+        elif what == "stop":
+            self.stopping = True
         else:
-            self.owed.append(rest[0] if what == "step" else what)
+            self.pending.append(rest[0] if what == "step" else what)
 
-    def waited(self, why: str, began: float) -> None:
+    def check_wait(self, why: str, began: float) -> None:
         """A role waits, since `began`, for `why`: it may not do so for ever, nor without a sign of life."""
-        if self.ending:
-            raise Ended
+        if self.stopping:
+            raise Shutdown
         seconds = time.perf_counter() - began
-        if seconds > self.start.patience:
+        if seconds > self.spec.wait_limit_s:
             raise TimeoutError(f"waited {seconds:.0f} s for {why}")
-        if seconds > LONG:
+        if seconds > HEARTBEAT_S:
             self.report(False)
 
     def report(self, moved: bool, force: bool = False) -> None:
         """Tell the launcher where this host stands, now and then."""
         now = time.monotonic()
         since = now - self._reported
-        if (not force and since < (self.start.report_s if moved else LONG)) or self.post.stuffed:
+        if (
+            not force and since < (self.spec.report_s if moved else HEARTBEAT_S)
+        ) or self.transport.backlogged:
             return
         gauges: dict[str, float] = {}
-        if (force or now - self._read >= LONG) and hasattr(self, "host"):
-            gauges = self.meter.read() | {name: float(x) for name, x in self.host.gauges().items()}
+        if (force or now - self._read >= HEARTBEAT_S) and hasattr(self, "host"):
+            gauges = self.role_times.read() | {name: float(x) for name, x in self.host.gauges().items()}
             self._read = now
-            letters, size = self.post.queue()
+            messages, size = self.transport.queue_size()
             for name in self.host.roles:
-                gauges |= {f"role/{name}/queue": letters, f"role/{name}/queue_bytes": size}
+                gauges |= {f"role/{name}/queue": messages, f"role/{name}/queue_bytes": size}
         notes = self.host.notes() if hasattr(self, "host") else []
-        self.post.say("report", self._moved, self.sheet.read(), gauges, notes)
+        self.transport.send_control(
+            "report", self._moved, self.metrics.read_counts() | self.metrics.read_means(), gauges, notes
+        )
         self._reported, self._moved = now, 0
 
     def _fail(self, error: Exception) -> None:
         node, doing = self._at
-        hurry = threading.Timer(CLOSING, os._exit, (1,))  # a broken role may not even close
+        hurry = threading.Timer(CLOSE_LIMIT_S, os._exit, (1,))  # a broken role may not even close
         hurry.daemon = True
         hurry.start()
         kind = type(error).__name__
         mine = isinstance(error, TroopError)
         text = "".join(traceback.format_exception(error))[-20_000:]
         reason = str(error) if mine else (str(error).strip().splitlines() or [""])[0]
-        self.post.say(
+        self.transport.send_control(
             "failed", node, f"{doing}()" if doing.isidentifier() else doing, kind, reason, mine, text
         )
         self.close()
@@ -236,5 +245,7 @@ class Worker:
                     if hasattr(role, "close"):
                         role.close()
                 except Exception as error:
-                    self.post.say("note", f"{name} could not be closed: {type(error).__name__}: {error}")
-        self.post.drain(2.0)
+                    self.transport.send_control(
+                        "note", f"{name} could not be closed: {type(error).__name__}: {error}"
+                    )
+        self.transport.flush(2.0)

@@ -12,7 +12,7 @@ from troop.core.engine import Counters, Until
 from troop.core.errors import TrainingFault
 from troop.core.program import Program
 from troop.engines import Inline, Processes, Ray
-from troop.systems.settings import Evaluation, RunSettings
+from troop.core.system import Evaluation, RunSettings
 
 LOG_S = 0.2  # seconds between readings
 NEVER = 1e9
@@ -61,7 +61,7 @@ class Trial:
         self.readings.append(Reading(now, counters, metrics))
         self.done = now - self.readings[0].when >= self.seconds
 
-    def stop_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         """Whether the time is over."""
         return self.done
 

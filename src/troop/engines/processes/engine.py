@@ -10,10 +10,11 @@ from troop.core.config import bounded
 from troop.core.engine import Checkpoint, Counters, Result, RunObserver, Until
 from troop.core.errors import SetupProblem
 from troop.core.program import Program
-from troop.engines.driver import Loop, share_cores
-from troop.engines.metrics import Tally
-from troop.engines.processes.pool import Crew
-from troop.engines.runtime import make_room
+from troop.engines.driver import Driver
+from troop.engines.pool import share_cores
+from troop.engines.processes.pool import ProcessPool
+from troop.engines.progress import RunProgress
+from troop.engines.runtime import check_capacity
 
 
 @dataclass(frozen=True)
@@ -43,18 +44,25 @@ class Processes:
         """SetupProblem if this machine has no room for a process per host."""
         if sys.platform != "linux":
             raise SetupProblem("The processes engine needs Linux; use --engine inline here.")
-        make_room(len(program.hosts()))
+        check_capacity(len(program.hosts()))
 
     def run(
-        self, program: Program, until: Until, seed: int, watch: RunObserver, saved: Checkpoint | None = None
+        self,
+        program: Program,
+        until: Until,
+        seed: int,
+        observer: RunObserver,
+        checkpoint: Checkpoint | None = None,
     ) -> Result:
         """All hosts at once until done; a checkpoint and an evaluation at the end."""
         self.check(program)
-        crew = Crew(program, seed, self.start, int(self.mailbox_mb * 2**20), 3 * self.step_limit_s)
-        share_cores(crew.members, self.threads)
-        loop = Loop(self, crew, Tally(saved.counters if saved else Counters()), until, watch)
+        pool = ProcessPool(program, seed, self.start, int(self.mailbox_mb * 2**20), 3 * self.step_limit_s)
+        share_cores(pool.hosts, self.threads)
+        driver = Driver(
+            self, pool, RunProgress(checkpoint.counters if checkpoint else Counters()), until, observer
+        )
         try:
-            return loop.run(saved)
+            return driver.run(checkpoint)
         finally:
-            for name in crew.end(self.stop_limit_s, [loop.host[name] for name in loop.evaluating]):
-                watch.note(f"{name} did not end within {self.stop_limit_s:.0f} s and was killed")
+            for name in pool.stop(self.stop_limit_s, [driver.host_of[name] for name in driver.evaluating]):
+                observer.note(f"{name} did not end within {self.stop_limit_s:.0f} s and was killed")

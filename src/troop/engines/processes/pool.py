@@ -1,4 +1,4 @@
-"""Crew: the processes of a program's hosts, their lines and edges."""
+"""ProcessPool: one operating-system process per host, with its control connection and edges."""
 
 from __future__ import annotations
 
@@ -8,226 +8,185 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from multiprocessing import connection
+from collections.abc import Iterable
+from dataclasses import dataclass
+from multiprocessing import connection as mp_connection
 from typing import Any
 
-from troop.core.program import Node, Program, references
+from troop.core.program import Program
+from troop.engines.pool import ControlMessage, HostHandle, OnControl, host_handles
 from troop.engines.processes import child
-from troop.engines.processes.fork_server import NEEDED, few_threads, unheard
-from troop.engines.rpc.codec import pack
-from troop.engines.rpc.connection import Line, pair
+from troop.engines.processes.fork_server import PRELOAD_MODULES
+from troop.engines.rpc.connection import Connection, socket_pair
 from troop.engines.rpc.decode import unpack
-from troop.engines.rpc.shared_memory import Ledger, anonymous, opened, parcel
-from troop.engines.rpc.transport import Start
+from troop.engines.rpc.shared_memory import FlowCounters, create_memfd, from_memfd, to_memfd
+from troop.engines.runtime import block_sigint, thread_limit
 
-Message = tuple[Any, ...]
+STACK_BYTES = 20_000  # of a stack trace that are read
 
 
 @dataclass
-class Member:
-    """One host, whichever process is its present one."""
+class HostProcess:
+    """The process that currently runs a host."""
 
-    name: str
-    nodes: list[Node]
-    holds: dict[str, str]  # nodes elsewhere -> their hosts
-    askers: list[str] = field(default_factory=list)
-    threads: int = 1
-    process: Any = None
-    line: Line | None = None
-    stack: int | None = None  # where the process writes its stack when it is asked to, or crashes
-    grouped: bool = False  # it leads a process group of its own
-    ready: bool = False
-    saves: bool = False
-    restores: bool = False  # it goes on from what was saved if it dies; the expendable begin anew
-    active: bool = False
-    heard: float = 0.0
-    spawned: float = 0.0
-
-    @property
-    def scheduled(self) -> bool:
-        """Whether a role of it steps on a schedule."""
-        return any(node.schedule is not None for node in self.nodes)
-
-    @property
-    def alive(self) -> bool:
-        """Whether there is a process."""
-        return self.process is not None
-
-    def say(self, *message: Any, fds: tuple[int, ...] = ()) -> None:  # noqa: ANN401
-        """Send to its process, if there is one."""
-        if self.line is not None:
-            self.line.send(pack(message).meta, fds)
+    process: Any
+    connection: Connection
+    stack_fd: int | None = None  # faulthandler of the process writes its stack here
+    leads_group: bool = False  # whether the process leads a process group of its own
 
 
-def members(program: Program) -> dict[str, Member]:
-    """The hosts of a program, callees first, and who asks whom."""
-    hosts = program.hosts()
-    where = {node.name: host for host, nodes in hosts.items() for node in nodes}
-    crew: dict[str, Member] = {}
-    for host, nodes in hosts.items():
-        held = {ref.name for node in nodes for ref in references(node.build)}
-        crew[host] = Member(host, nodes, {name: where[name] for name in sorted(held) if where[name] != host})
-    for member in crew.values():
-        for server in dict.fromkeys(member.holds.values()):
-            crew[server].askers.append(member.name)
-    return crew
+class ProcessPool:
+    """Starts, connects, polls and kills the processes of all hosts of a program."""
 
+    deferred: frozenset[str] = frozenset()  # forking is fast, so all hosts start at once
 
-class Crew:
-    """Starts, wires, hears and ends processes; knows nothing of what they are for."""
+    def __init__(
+        self, program: Program, seed: int, start_method: str, mailbox_bytes: int, wait_limit_s: float
+    ) -> None:
+        self.hosts = host_handles(program)
+        self._seed, self._mailbox_bytes, self._wait_limit_s = seed, mailbox_bytes, wait_limit_s
+        self._processes: dict[str, HostProcess] = {}
+        self._context: Any = multiprocessing.get_context(start_method)
+        if start_method == "forkserver":
+            # The fork server imports these once for all hosts, unless it already runs.
+            loaded = sorted(name for name in sys.modules if name.startswith("troop."))
+            self._context.set_forkserver_preload([*PRELOAD_MODULES, *loaded])
 
-    later: frozenset[str] = frozenset()  # a fork takes no time
-
-    def __init__(self, program: Program, seed: int, start: str, mailbox: int, patience: float) -> None:
-        self.members = members(program)
-        self._seed, self._mailbox, self._patience = seed, mailbox, patience
-        self._context: Any = multiprocessing.get_context(start)
-        if start == "forkserver":
-            # What hosts are made of is loaded once, in the fork server, unless it is running already.
-            ours = sorted(name for name in sys.modules if name.startswith("troop."))
-            self._context.set_forkserver_preload([*NEEDED, *ours])
-
-    def spawn(self, member: Member) -> None:
-        """A process for the host; it waits for `begin` before it serves."""
-        ours, theirs = pair()
-        given = Start(
-            host=member.name,
-            program=Program(member.name, {node.name: node for node in member.nodes}),
-            elsewhere=member.holds,
-            askers=tuple(member.askers),
-            seed=self._seed,
-            threads=member.threads,
-            mailbox=self._mailbox,
-            patience=self._patience,
-        )
-        process = self._context.Process(target=child.main, args=(given, theirs), name=member.name)
+    def spawn(self, host: HostHandle) -> None:
+        """Start a process for the host; it waits for `start` before it serves calls."""
+        driver_end, host_end = socket_pair()
+        spec = host.spec(self._seed, self._mailbox_bytes, self._wait_limit_s)
+        process = self._context.Process(target=child.main, args=(spec, host_end), name=host.name)
         try:
-            with unheard(), few_threads(member.threads):  # until it leads its own group
+            with block_sigint(), thread_limit(host.threads):  # until the child leads its own group
                 process.start()
         finally:
-            theirs.close()
-        member.process, member.line = process, Line(ours)
-        member.grouped = member.ready = False
-        member.heard = member.spawned = time.monotonic()
+            host_end.close()
+        host.control = connection = Connection(driver_end)
+        self._processes[host.name] = HostProcess(process, connection)
+        host.ready = False
+        host.last_message = host.spawned = time.monotonic()
 
-    def wire(self, member: Member) -> None:
-        """New edges between the host and all living hosts that it asks or that ask it."""
-        for server in dict.fromkeys(member.holds.values()):
-            self._edge(member, self.members[server])
-        for asker in member.askers:
-            self._edge(self.members[asker], member)
+    def connect(self, host: HostHandle) -> None:
+        """Create new edges between the host and every living client and server of it."""
+        for server in dict.fromkeys(host.servers.values()):
+            self._connect_edge(host, self.hosts[server])
+        for client in host.clients:
+            self._connect_edge(self.hosts[client], host)
 
-    def wire_all(self) -> None:
-        """Every edge of the program, once."""
-        for member in self.members.values():
-            for server in dict.fromkeys(member.holds.values()):
-                self._edge(member, self.members[server])
+    def connect_all(self) -> None:
+        """Create every edge of the program once."""
+        for host in self.hosts.values():
+            for server in dict.fromkeys(host.servers.values()):
+                self._connect_edge(host, self.hosts[server])
 
-    def _edge(self, asker: Member, server: Member) -> None:
-        if not (asker.alive and server.alive):
-            return  # whoever is missing brings its edges along
-        ends, ledger = pair(), anonymous(Ledger.SIZE)
-        asker.say("attach", "asking", server.name, fds=(ends[0].fileno(), ledger))
-        server.say("attach", "serving", asker.name, fds=(ends[1].fileno(), ledger))
-        os.close(ledger)
+    def _connect_edge(self, client: HostHandle, server: HostHandle) -> None:
+        if not (client.alive and server.alive):
+            return  # the edge is created when the missing host is spawned
+        ends, counters = socket_pair(), create_memfd(FlowCounters.SIZE)
+        client.send("attach", "client", server.name, attached=(ends[0].fileno(), counters))
+        server.send("attach", "server", client.name, attached=(ends[1].fileno(), counters))
+        os.close(counters)
         for end in ends:
             end.close()
 
-    def begin(self, member: Member, state: dict[str, Any] | None, restored: bool) -> None:
-        """Let the host take back its state, if any, and serve."""
+    def start(self, host: HostHandle, state: dict[str, Any] | None, restored: bool) -> None:
+        """Let the host load `state`, if any, and serve; `restored` marks a restart within a run."""
         if state is None:
-            member.say("begin", restored)
+            host.send("start", restored)
             return
-        fd = parcel(state)
-        member.say("begin", restored, fds=(fd,))
+        fd = to_memfd(state)
+        host.send("start", restored, attached=(fd,))
         os.close(fd)
 
-    def hear(self, seconds: float, hear: Callable[[Member, Message, list[int]], None]) -> list[Member]:
-        """Pass on what hosts say within this time; returns those whose process has ended."""
-        living = [member for member in self.members.values() if member.alive]
-        for member in living:
-            if member.line is not None:
-                member.line.flush()
-        lines: dict[Any, Member] = {
-            member.line: member for member in living if member.line is not None and member.line.open
+    def poll(self, seconds: float, on_control: OnControl) -> list[HostHandle]:
+        """Deliver control messages of hosts for up to `seconds`; return the hosts whose process has ended."""
+        for record in self._processes.values():
+            record.connection.flush()
+        connections: dict[Any, str] = {
+            record.connection: name for name, record in self._processes.items() if record.connection.open
         }
-        ends: dict[Any, Member] = {member.process.sentinel: member for member in living}
-        ready = connection.wait([*lines, *ends], seconds)
-        for thing in ready:
-            if thing in lines:
-                self._hear(lines[thing], hear)
-        gone = [ends[thing] for thing in ready if thing in ends]
-        for member in gone:
-            self._hear(member, hear)  # its last words
-        return gone
+        sentinels: dict[Any, str] = {
+            record.process.sentinel: name for name, record in self._processes.items()
+        }
+        ready = mp_connection.wait([*connections, *sentinels], seconds)
+        for source in ready:
+            if source in connections:
+                self._read(connections[source], on_control)
+        ended = [sentinels[source] for source in ready if source in sentinels]
+        for name in ended:
+            self._read(name, on_control)  # messages sent right before the process ended
+        return [self.hosts[name] for name in ended]
 
-    def _hear(self, member: Member, hear: Callable[[Member, Message, list[int]], None]) -> None:
-        while member.line is not None and (came := member.line.receive()) is not None:
-            member.heard = time.monotonic()
-            message = unpack(came[0])
+    def _read(self, name: str, on_control: OnControl) -> None:
+        host, record = self.hosts[name], self._processes[name]
+        # `on_control` may reap the host, which closes the connection.
+        while name in self._processes and (received := record.connection.receive()) is not None:
+            host.last_message = time.monotonic()
+            message, fds = unpack(received[0]), received[1]
             if message[0] == "hello":
-                member.stack, member.grouped = came[1][0], True
+                record.stack_fd, record.leads_group = fds[0], True
             else:
-                hear(member, message, came[1])
+                on_control(host, message, fds)
 
-    def opened(self, given: int) -> dict[str, Any]:
-        """The state that came with what a host said."""
-        state: dict[str, Any] = opened(given)
+    def decode_state(self, attached: int) -> dict[str, Any]:
+        """Decode the state in the memfd that was attached to a control message."""
+        state: dict[str, Any] = from_memfd(attached)
         return state
 
-    def stack(self, member: Member, ask: bool = False) -> str:
-        """What the process wrote of its stack; with `ask`, it is made to."""
-        if ask and member.grouped:
-            os.kill(member.process.pid, signal.SIGUSR1)
+    def stack_trace(self, host: HostHandle, request: bool = False) -> str:
+        """Return what the process wrote of its stack; with `request`, make it write it now."""
+        record = self._processes.get(host.name)
+        if record is None or record.stack_fd is None:
+            return ""
+        if request and record.leads_group:
+            os.kill(record.process.pid, signal.SIGUSR1)
             time.sleep(0.3)
-        if member.stack is None:
-            return ""
-        return os.pread(member.stack, 20_000, 0).decode(errors="replace")
+        return os.pread(record.stack_fd, STACK_BYTES, 0).decode(errors="replace")
 
-    def bury(self, member: Member) -> str:
-        """Make sure that nothing is left of the host's process and what it started; how it ended."""
-        process, member.process = member.process, None
-        if process is None:
+    def reap(self, host: HostHandle) -> str:
+        """Kill the host's process and all processes it started; return how it ended."""
+        record = self._processes.pop(host.name, None)
+        if record is None:
             return ""
-        if member.grouped:
+        process = record.process
+        if record.leads_group:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-        process.kill()  # does nothing if it has ended, whoever has its number now
+        process.kill()  # has no effect if the process has ended, even if its pid is in use again
         process.join(5)
         code: int | None = process.exitcode
-        if member.line is not None:
-            member.line.close()
-            member.line = None
-        if member.stack is not None:
-            os.close(member.stack)
-            member.stack = None
-        member.ready = False
-        return _ended(code)
+        record.connection.close()
+        if record.stack_fd is not None:
+            os.close(record.stack_fd)
+        host.control, host.ready = None, False
+        return _exit_reason(code)
 
-    def end(self, seconds: float, at_once: Iterable[Member] = ()) -> list[str]:
-        """Ask all to end; after this time, or `at_once`, they are killed. Returns the names of the late."""
-        for member in at_once:
-            self.bury(member)
-        for member in self.members.values():
-            member.say("end")
+    def stop(self, seconds: float, kill_now: Iterable[HostHandle] = ()) -> list[str]:
+        """Stop all hosts, kill those in `kill_now` at once and the rest after `seconds`; return the killed.
+
+        The result contains only names of hosts that did not stop in time.
+        """
+        for host in kill_now:
+            self.reap(host)
+        for host in self.hosts.values():
+            host.send("stop")
         deadline = time.monotonic() + seconds
-        while any(member.alive for member in self.members.values()) and time.monotonic() < deadline:
-            for member in self.hear(min(0.1, max(0.0, deadline - time.monotonic())), _ignore):
-                self.bury(member)
-        late = [member.name for member in self.members.values() if member.alive]
-        for member in self.members.values():
-            self.bury(member)
+        while self._processes and time.monotonic() < deadline:
+            for host in self.poll(min(0.1, max(0.0, deadline - time.monotonic())), _discard):
+                self.reap(host)
+        late = [host.name for host in self.hosts.values() if host.alive]
+        for host in self.hosts.values():
+            self.reap(host)
         return late
 
 
-def _ignore(member: Member, message: Message, fds: list[int]) -> None:
+def _discard(host: HostHandle, message: ControlMessage, fds: list[int]) -> None:
     for fd in fds:
         os.close(fd)
 
 
-def _ended(code: int | None) -> str:
+def _exit_reason(code: int | None) -> str:
     if code is not None and code < 0:
         try:
             return f"killed by {signal.Signals(-code).name}"

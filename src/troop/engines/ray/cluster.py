@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from troop.core.errors import BadInput, SetupProblem
-from troop.engines.processes.fork_server import few_threads
+from troop.engines.runtime import thread_limit
 
 GET_TOKEN = "run `ray get-auth-token --generate` on the head node and copy ~/.ray/auth_token to every other"
 
@@ -27,10 +27,10 @@ GET_TOKEN = "run `ray get-auth-token --generate` on the head node and copy ~/.ra
 CPUS = 100_000  # of a Ray of our own, whose hosts share the cores of this machine as processes would
 
 
-class Early:
+class BackgroundInit:
     """A Ray of our own that starts while this process still imports what it is made of."""
 
-    running: Early | None = None
+    running: BackgroundInit | None = None
 
     def __init__(self, insecure: bool) -> None:
         authenticate("local", insecure)
@@ -40,7 +40,7 @@ class Early:
         self._failed: BaseException | None = None
         threading.Thread(target=self._live, daemon=True).start()
         atexit.register(self.end)
-        Early.running = self
+        BackgroundInit.running = self
 
     def _live(self) -> None:
         try:
@@ -69,7 +69,7 @@ class Early:
 
     def end(self) -> None:
         """Stop it."""
-        Early.running = None
+        BackgroundInit.running = None
         self._there.wait()
         self._ray.shutdown()
         self._over.set()
@@ -84,7 +84,7 @@ def connected(address: str, insecure: bool, seconds: float) -> Iterator[None]:
         import ray
     except ImportError:
         raise SetupProblem("The Ray engine needs Ray: pip install 'trooprl[ray]'.") from None
-    early = Early.running
+    early = BackgroundInit.running
     if ray.is_initialized() and early is None:
         yield
         return
@@ -168,7 +168,7 @@ def _start() -> None:
     lean = functools.partial(parameter.RayParams, no_monitor=True, include_log_monitor=False)
     try:
         with (
-            few_threads(1),  # workers import torch before they know of more
+            thread_limit(1),  # workers import torch before they know of more
             # Ray turns 127.0.0.1 into an address that others can reach, unless it believes it is a desktop.
             _replaced(ray_constants, "ENABLE_RAY_CLUSTER", False),
             _replaced(parameter, "RayParams", lean),
@@ -207,7 +207,7 @@ def _join(address: str, seconds: float) -> None:
 
     _reread()
     if address != "auto":
-        _knock(address, seconds)
+        _probe_port(address, seconds)
     failure = _within(seconds, lambda: ray.init(address=address, **_quiet()))
     if failure is None:
         return
@@ -218,7 +218,7 @@ def _join(address: str, seconds: float) -> None:
     raise SetupProblem(f"No Ray cluster could be reached at {address}: {reason}") from failure
 
 
-def _knock(address: str, seconds: float) -> None:
+def _probe_port(address: str, seconds: float) -> None:
     """Ray itself tries for a minute and may end the process; a plain connection tells sooner."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:

@@ -8,12 +8,12 @@ from typing import Literal
 from troop.core.config import bounded
 from troop.core.engine import Checkpoint, Counters, Result, RunObserver, Until
 from troop.core.program import Program
-from troop.engines.driver import Loop, share_cores
-from troop.engines.metrics import Tally
-from troop.engines.processes.pool import members
+from troop.engines.driver import Driver
+from troop.engines.pool import host_handles, share_cores
+from troop.engines.progress import RunProgress
 from troop.engines.ray.cluster import check_address, connected
-from troop.engines.ray.placement import Places, ResourceRequest, bundles, wishes
-from troop.engines.ray.pool import RayCrew
+from troop.engines.ray.placement import Placement, ResourceRequest, bundles, parse_requests
+from troop.engines.ray.pool import RayPool
 
 
 @dataclass(frozen=True)
@@ -56,33 +56,42 @@ class Ray:
     def check(self, program: Program) -> None:
         """BadInput if there cannot be such an address, or a wish is for a role that does not exist."""
         check_address(self.address)
-        bundles(members(program), self._wishes())
+        bundles(host_handles(program), self._wishes())
 
     def _wishes(self) -> list[ResourceRequest]:
-        wanted = wishes(self.cpus, "cpus", "CPU") + wishes(self.gpus, "gpus", "GPU")
-        return wanted + wishes(self.resources, "resources")
+        wanted = parse_requests(self.cpus, "cpus", "CPU") + parse_requests(self.gpus, "gpus", "GPU")
+        return wanted + parse_requests(self.resources, "resources")
 
     def run(
-        self, program: Program, until: Until, seed: int, watch: RunObserver, saved: Checkpoint | None = None
+        self,
+        program: Program,
+        until: Until,
+        seed: int,
+        observer: RunObserver,
+        checkpoint: Checkpoint | None = None,
     ) -> Result:
         """All hosts at once until done; a checkpoint and an evaluation at the end."""
-        crew = RayCrew(program, seed, int(self.mailbox_mb * 2**20), 3 * self.step_limit_s)
-        places = Places(bundles(crew.members, self._wishes()), strategy=self.strategy)
-        self._share_threads(crew, places)
+        pool = RayPool(program, seed, int(self.mailbox_mb * 2**20), 3 * self.step_limit_s)
+        places = Placement(bundles(pool.hosts, self._wishes()), strategy=self.strategy)
+        self._share_threads(pool, places)
         with connected(self.address, self.insecure, self.connect_limit_s):
             places.reserve(self.connect_limit_s)
-            crew.settle(places, self.lost_limit_s, secure=not self.insecure)
-            loop = Loop(self, crew, Tally(saved.counters if saved else Counters()), until, watch)
+            pool.configure(places, self.lost_limit_s, secure=not self.insecure)
+            driver = Driver(
+                self, pool, RunProgress(checkpoint.counters if checkpoint else Counters()), until, observer
+            )
             try:
-                return loop.run(saved)
+                return driver.run(checkpoint)
             finally:
-                for name in crew.end(self.stop_limit_s, [loop.host[name] for name in loop.evaluating]):
-                    watch.note(f"{name} did not end within {self.stop_limit_s:.0f} s and was killed")
+                for name in pool.stop(
+                    self.stop_limit_s, [driver.host_of[name] for name in driver.evaluating]
+                ):
+                    observer.note(f"{name} did not end within {self.stop_limit_s:.0f} s and was killed")
                 places.release()
 
-    def _share_threads(self, crew: RayCrew, places: Places) -> None:
-        share_cores(crew.members, self.threads)
-        for name, member in crew.members.items():
-            asked = max((node.threads or 0 for node in member.nodes), default=0) or self.threads
+    def _share_threads(self, pool: RayPool, places: Placement) -> None:
+        share_cores(pool.hosts, self.threads)
+        for name, host in pool.hosts.items():
+            asked = max((node.threads or 0 for node in host.nodes), default=0) or self.threads
             if self.address != "local" and not asked:
-                member.threads = max(1, int(places.bundles[name]["CPU"]))
+                host.threads = max(1, int(places.bundles[name]["CPU"]))

@@ -9,8 +9,7 @@ from typing import Any
 
 from troop.core.config import suggest
 from troop.core.errors import BadInput, SetupProblem
-from troop.engines.driver import may_step
-from troop.engines.processes.pool import Member
+from troop.engines.pool import HostHandle, may_step
 
 LEAST = 0.001  # CPUs of a host that only answers: Ray wants every bundle to hold something
 
@@ -24,7 +23,7 @@ class ResourceRequest:
     amount: float
 
 
-def wishes(given: tuple[str, ...], flag: str, resource: str = "") -> list[ResourceRequest]:
+def parse_requests(given: tuple[str, ...], flag: str, resource: str = "") -> list[ResourceRequest]:
     """Read `role=amount`, `amount` or, without a `resource`, `role:resource=amount`."""
     found = []
     for text in given:
@@ -49,17 +48,17 @@ def role_of(host: str) -> str:
     return host.split("/")[0].rstrip("0123456789") or host
 
 
-def bundles(members: Mapping[str, Member], wanted: list[ResourceRequest]) -> dict[str, dict[str, float]]:
+def bundles(hosts: Mapping[str, HostHandle], wanted: list[ResourceRequest]) -> dict[str, dict[str, float]]:
     """Resources of each host; BadInput if a wish names a role that no host has."""
-    roles = {role_of(name) for name in members} | set(members)
+    roles = {role_of(name) for name in hosts} | set(hosts)
     for wish in wanted:
         if wish.role and wish.role not in roles:
             near = suggest(wish.role, roles, 1)
             meant = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(roles))}."
             raise BadInput(f"This program has no role {wish.role!r} to place{meant}")
     found: dict[str, dict[str, float]] = {}
-    for name, member in members.items():
-        steps = may_step(member)
+    for name, host in hosts.items():
+        steps = may_step(host)
         mine = {"CPU": 1.0 if steps else LEAST}
         # The more a wish says, the later it is heard: first those for all, then roles, then single hosts.
         for chosen in dict.fromkeys(("", role_of(name), name)):
@@ -72,7 +71,7 @@ def bundles(members: Mapping[str, Member], wanted: list[ResourceRequest]) -> dic
 
 
 @dataclass
-class Places:
+class Placement:
     """A placement group for all hosts; a host whose node is lost goes to a node that is not."""
 
     bundles: dict[str, dict[str, float]]

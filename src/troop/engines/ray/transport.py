@@ -9,78 +9,78 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from troop.engines.ray.client import Body, RayAsking, body, opened
-from troop.engines.ray.server import RayAnswers, RayServing
+from troop.engines.ray.client import Body, RayClient, from_body, to_body
+from troop.engines.ray.server import RayReplySender, RayServerConnection
 from troop.engines.rpc.codec import pack
 from troop.engines.rpc.decode import unpack
-from troop.engines.rpc.transport import Start
-from troop.engines.worker import LONG, Worker
+from troop.engines.rpc.transport import HostSpec
+from troop.engines.worker import HEARTBEAT_S, Worker
 
 STUFFED = 4  # messages that the launcher has not taken, from which on reports wait
-Message = tuple[int, bytes, Body | None]
+ControlEnvelope = tuple[int, bytes, Body | None]
 """Number, packed words, and a state if one goes along."""
 
 
-class RayPost:
+class RayTransport:
     """All that comes to a host, in one queue, and all that it has to say to its launcher."""
 
     worker: Worker
 
     def __init__(self) -> None:
         self._events: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
-        self._asking: dict[str, RayAsking] = {}
-        self._serving: dict[str, RayServing] = {}
+        self._clients: dict[str, RayClient] = {}
+        self._servers: dict[str, RayServerConnection] = {}
         self._orders: dict[int, tuple[bytes, Any]] = {}  # of the launcher, come before their turn
         self._obeyed = self._numbered = 0
-        self.edges: list[RayServing] = []
-        self.answers = RayAnswers()
-        self.said: deque[Message] = deque()  # what the launcher has not taken yet
+        self.edges: list[RayServerConnection] = []
+        self.replies = RayReplySender()
+        self.said: deque[ControlEnvelope] = deque()  # what the launcher has not taken yet
         self.spoke: Callable[[], object] = lambda: None  # is told when there is something to hear
 
-    def open(self, start: Start, life: int) -> None:
+    def open(self, spec: HostSpec, generation: int) -> None:
         """Make the ends of all edges."""
-        me = (start.host, life)
-        for name in dict.fromkeys(start.elsewhere.values()):
-            self._asking[name] = RayAsking(name, me, self, start.mailbox)
-        self._serving = {name: RayServing(name) for name in start.askers}
-        self.edges = list(self._serving.values())
+        me = (spec.host, generation)
+        for name in dict.fromkeys(spec.servers.values()):
+            self._clients[name] = RayClient(name, me, self, spec.mailbox_bytes)
+        self._servers = {name: RayServerConnection(name) for name in spec.clients}
+        self.edges = list(self._servers.values())
 
     def bind(self, worker: Worker) -> None:
         """Whom to tell what the launcher says."""
         self.worker = worker
 
-    def asking(self, host: str) -> RayAsking:
+    def client(self, host: str) -> RayClient:
         """The asker's end of the edge to a host."""
-        return self._asking[host]
+        return self._clients[host]
 
     @property
-    def expecting(self) -> bool:
+    def awaiting_replies(self) -> bool:
         """Whether answers are under way."""
-        return any(edge.expecting for edge in self._asking.values())
+        return any(edge.awaiting_replies for edge in self._clients.values())
 
     @property
-    def unsettled(self) -> bool:
+    def has_undelivered(self) -> bool:
         """Whether something told was not opened yet; Ray takes its time."""
-        return any(edge.unsettled for edge in self._asking.values())
+        return any(edge.has_undelivered for edge in self._clients.values())
 
     @property
-    def stuffed(self) -> bool:
+    def backlogged(self) -> bool:
         """Whether the launcher has not taken what was said."""
         return len(self.said) >= STUFFED
 
-    def queue(self) -> tuple[int, int]:
+    def queue_size(self) -> tuple[int, int]:
         """Letters and bytes that wait here."""
-        letters = [letter for edge in self.edges for letter in edge.inbox]
-        return len(letters), sum(letter.size for letter in letters)
+        messages = [message for edge in self.edges for message in edge.inbox]
+        return len(messages), sum(message.size for message in messages)
 
-    def say(self, what: str, *rest: Any, state: dict[str, Any] | None = None) -> None:  # noqa: ANN401
+    def send_control(self, what: str, *rest: Any, state: dict[str, Any] | None = None) -> None:  # noqa: ANN401
         """Tell the launcher; never waits."""
         self._numbered += 1
-        given = None if state is None else body(pack(state))
+        given = None if state is None else to_body(pack(state))
         self.said.append((self._numbered, bytes(pack((what, *rest)).meta), given))
         self.spoke()
 
-    def drain(self, seconds: float) -> None:
+    def flush(self, seconds: float) -> None:
         """See that what was said is taken."""
         deadline = time.monotonic() + seconds
         while self.said and time.monotonic() < deadline:
@@ -109,9 +109,9 @@ class RayPost:
         """Wait until `done()`; letters that come meanwhile are served later."""
         began = time.perf_counter()
         while not done():
-            self._next(LONG)
-            self.worker.waited(why, began)
-        self.worker.meter.away(time.perf_counter() - began, full)
+            self._next(HEARTBEAT_S)
+            self.worker.check_wait(why, began)
+        self.worker.role_times.add_wait(time.perf_counter() - began, full)
 
     def _next(self, seconds: float) -> bool:
         useful = False
@@ -124,23 +124,23 @@ class RayPost:
             return useful
 
     def _take(self, what: Any, *rest: Any) -> bool:  # noqa: ANN401
-        if isinstance(what, RayAsking):
-            return what.on_step(*rest)
-        if what == "letter":
-            asker, life, settled, letter = rest
-            self._serving[asker].take(life, settled, letter)
+        if isinstance(what, RayClient):
+            return what.on_outcome(*rest)
+        if what == "message":
+            client, generation, settled, message = rest
+            self._servers[client].take(generation, settled, message)
             return True
         number, words, given = rest
         if number > self._obeyed:
             self._orders[number] = (words, given)
         while (order := self._orders.pop(self._obeyed + 1, None)) is not None:
             self._obeyed += 1
-            self._obey(*order)
+            self._handle_commands(*order)
         return True
 
-    def _obey(self, words: bytes, given: Any) -> None:  # noqa: ANN401
+    def _handle_commands(self, words: bytes, given: Any) -> None:  # noqa: ANN401
         what, *rest = unpack(words)
         if what == "attach":
-            self._asking[rest[0]].attach(given[0])
+            self._clients[rest[0]].attach(given[0])
         else:
-            self.worker.obey(what, rest, None if given is None else opened(*given))
+            self.worker.handle_command(what, rest, None if given is None else from_body(*given))

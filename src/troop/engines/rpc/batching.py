@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 
-class Unjoinable(Exception):
+class NotJoinable(Exception):
     """These calls have to be made one by one."""
 
 
@@ -24,27 +24,27 @@ def join(values: list[Any], counts: list[int]) -> Any:  # noqa: ANN401
     """Values of one structure, arrays laid row after row; Unjoinable if anything else differs."""
     first = values[0]
     if any(type(value) is not type(first) for value in values):
-        raise Unjoinable
+        raise NotJoinable
     if _is_array(first):
         if any(
             v.ndim == 0 or v.shape[0] != n or v.dtype != first.dtype
             for v, n in zip(values, counts, strict=True)
         ):
-            raise Unjoinable
+            raise NotJoinable
         if any(value.shape[1:] != first.shape[1:] for value in values):
-            raise Unjoinable
+            raise NotJoinable
         return _concatenated(values)
     if isinstance(first, dict):  # the same keys may stand in another order
         if any(value.keys() != first.keys() for value in values):
-            raise Unjoinable
+            raise NotJoinable
         values = [{key: value[key] for key in first} for value in values]
     parts = [_parts(value) for value in values]
     if parts[0] is None:
         if any(value != first for value in values):
-            raise Unjoinable
+            raise NotJoinable
         return first
     if any(part is None or len(part) != len(parts[0]) for part in parts):
-        raise Unjoinable
+        raise NotJoinable
     joined = [join(list(column), counts) for column in zip(*parts, strict=True)]
     return _rebuilt(first, joined)
 

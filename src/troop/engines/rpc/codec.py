@@ -64,7 +64,7 @@ class Packed:
         self.meta += self.numbers + SIZE.pack(len(self.numbers) // INT.size)
         return self
 
-    def lay(self, address: int) -> None:
+    def copy_to(self, address: int) -> None:
         """Copy all arrays into memory of at least `size` bytes."""
         for offset, source, size in self.buffers:
             memmove(address + offset, source, size)
@@ -83,7 +83,7 @@ def pack(value: Any) -> Packed:  # noqa: ANN401
 def pack_call(node: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed:
     """What `pack` gives for the four together, in half the time."""
     packed = Packed()
-    packed.meta += _CALLS.get((node, method)) or called(node, method)
+    packed.meta += _CALLS.get((node, method)) or call_prefix(node, method)
     _PUTS[tuple](packed, args)
     if kwargs:
         _PUTS[dict](packed, kwargs)
@@ -92,7 +92,7 @@ def pack_call(node: str, method: str, args: tuple[Any, ...], kwargs: dict[str, A
     return packed.closed()
 
 
-def called(node: str, method: str) -> bytes:
+def call_prefix(node: str, method: str) -> bytes:
     """How the description of every call of a method begins."""
     packed = Packed()
     packed.meta += b"t" + SIZE.pack(4)

@@ -11,7 +11,7 @@ LARGEST = 96 << 10  # bytes of a message; more goes through shared memory
 _EXTRA = socket.CMSG_SPACE(4 * 4)  # up to four descriptors a message
 
 
-def pair() -> tuple[socket.socket, socket.socket]:
+def socket_pair() -> tuple[socket.socket, socket.socket]:
     """Two ends; sequenced packets, so a writer that is killed leaves no half message behind."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
@@ -19,10 +19,10 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return ends
 
 
-class Line:
+class Connection:
     """One end: sending never blocks (what the kernel does not take waits here), receiving neither."""
 
-    def __init__(self, end: socket.socket, full: set[Line] | None = None) -> None:
+    def __init__(self, end: socket.socket, full: set[Connection] | None = None) -> None:
         end.setblocking(False)
         self._full = set() if full is None else full  # where it enters itself while messages wait
         self._end = end
@@ -35,7 +35,7 @@ class Line:
         return self._end.fileno()
 
     @property
-    def stuffed(self) -> bool:
+    def backlogged(self) -> bool:
         """Whether messages wait here because the kernel did not take them."""
         return bool(self._outbox) and self.open
 
@@ -52,7 +52,7 @@ class Line:
         """Try again to send what waits."""
         while self._outbox and self.open and self._sent(*self._outbox[0]):
             self._close_all(self._outbox.popleft()[1])
-        if not self.stuffed:
+        if not self.backlogged:
             self._full.discard(self)
 
     def _sent(self, message: bytes | bytearray, fds: tuple[int, ...]) -> bool:

@@ -26,11 +26,11 @@ Maker = Callable[[Block, int], Any]
 
 def unpack(meta: Block, payload: Block = b"", start: int = 0) -> Any:  # noqa: ANN401
     """The value; its arrays are views of `payload` from `start` on, which must not be written again."""
-    plan, numbers = planned(meta)
+    plan, numbers = decode_plan(meta)
     return plan.build([*numbers, *plan.views(payload, start)])
 
 
-def planned(meta: Block) -> tuple[Plan, tuple[Any, ...]]:
+def decode_plan(meta: Block) -> tuple[DecodePlan, tuple[Any, ...]]:
     """How to build what is described, and the numbers to build it with."""
     (count,) = SIZE.unpack_from(meta, len(meta) - SIZE.size)
     end = len(meta) - SIZE.size - count * INT.size
@@ -39,8 +39,8 @@ def planned(meta: Block) -> tuple[Plan, tuple[Any, ...]]:
     return plan, plan.numbers(meta, end)
 
 
-def _plan(meta: bytes, count: int) -> Plan:
-    plan = Plan(meta, count)
+def _plan(meta: bytes, count: int) -> DecodePlan:
+    plan = DecodePlan(meta, count)
     plan.kept = len(meta) < LONGEST
     if plan.kept:
         if len(_PLANS) > 500:
@@ -49,7 +49,7 @@ def _plan(meta: bytes, count: int) -> Plan:
     return plan
 
 
-class Plan:
+class DecodePlan:
     """What a description says is to be built."""
 
     kept = False  # for the next letter that bears it
@@ -159,7 +159,7 @@ def _maker(shape: tuple[int, ...], code: int, offset: int, tensor: bool) -> Make
     return lambda payload, start: from_numpy(ndarray(shape, dtype, payload, start + offset))
 
 
-_PLANS: dict[bytes, Plan] = {}
+_PLANS: dict[bytes, DecodePlan] = {}
 _RECORDS: dict[bytes, tuple[type, tuple[str, ...]]] = {}
 
 
@@ -180,19 +180,19 @@ def _record(path: bytes) -> tuple[type, tuple[str, ...]]:
     return _RECORDS[path]
 
 
-_VALUES: dict[bytes, Callable[[Plan], Any]] = {
+_VALUES: dict[bytes, Callable[[DecodePlan], Any]] = {
     b"N": lambda plan: None,
     b"T": lambda plan: True,
     b"F": lambda plan: False,
     b"I": lambda plan: int(plan.text()),
     b"s": lambda plan: plan.text().decode("utf-8", "surrogatepass"),
-    b"b": Plan.text,
+    b"b": DecodePlan.text,
 }
 _NUMBERS = {b"i": INT.format[-1:], b"f": FLOAT.format[-1:]}
-_CONTAINERS: dict[bytes, Callable[[Plan], Builder]] = {
-    b"l": Plan.sequence,
-    b"t": Plan.fixed,
-    b"d": Plan.mapping,
-    b"D": Plan.record,
-    b"Y": Plan.named_tuple,
+_CONTAINERS: dict[bytes, Callable[[DecodePlan], Builder]] = {
+    b"l": DecodePlan.sequence,
+    b"t": DecodePlan.fixed,
+    b"d": DecodePlan.mapping,
+    b"D": DecodePlan.record,
+    b"Y": DecodePlan.named_tuple,
 }

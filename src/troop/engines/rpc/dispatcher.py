@@ -8,40 +8,40 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from troop.engines.host import Host
-from troop.engines.role_times import Meter
-from troop.engines.rpc.batching import Unjoinable, join, rows, split
-from troop.engines.rpc.codec import called
+from troop.engines.role_times import RoleTimes
+from troop.engines.rpc.batching import NotJoinable, join, rows, split
+from troop.engines.rpc.codec import call_prefix
 from troop.engines.rpc.message import CALL
 
 
-class Edge(Protocol):
+class ServerEdge(Protocol):
     """The server's end of the edge from one host, as a desk needs it."""
 
     inbox: Any  # a deque of letters, each with its `kind`
-    zero_copy: tuple[bytes, ...]  # how calls begin whose methods keep nothing of their arguments
+    zero_copy_prefixes: tuple[bytes, ...]  # how calls begin whose methods keep nothing of their arguments
 
     @property
-    def listening(self) -> bool:
+    def client_connected(self) -> bool:
         """Whether whoever asked is still there."""
         ...
 
-    def open(self, letter: Any) -> Any:  # noqa: ANN401
+    def decode(self, message: Any) -> Any:  # noqa: ANN401
         """Node, method, arguments and named arguments."""
         ...
 
-    def done(self, letter: Any) -> None:  # noqa: ANN401
+    def release(self, message: Any) -> None:  # noqa: ANN401
         """The method has returned: what was lent to it is its owner's again."""
         ...
 
-    def pump(self, everything: bool = False) -> object:
+    def read_incoming(self, drain: bool = False) -> object:
         """Put what came into the inbox."""
         ...
 
 
-class Answering(Protocol):
+class ReplySender(Protocol):
     """Sends answers."""
 
-    def send(self, edge: Any, letter: Any, answer: Any, shared: tuple[str, int] | None) -> None:  # noqa: ANN401
+    def send(self, edge: Any, message: Any, answer: Any, shared: tuple[str, int] | None) -> None:  # noqa: ANN401
         """Answer a letter; never waits.
 
         `shared` is a method that changes nothing and the number of changes so far: as long as both are the
@@ -50,11 +50,11 @@ class Answering(Protocol):
         ...
 
 
-Opened = tuple[Edge, Any, tuple[str, str, tuple[Any, ...], dict[str, Any]]]
+DecodedCall = tuple[ServerEdge, Any, tuple[str, str, tuple[Any, ...], dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class ServedMethod:
     """A method of a role here, and how it is marked."""
 
     node: str
@@ -64,32 +64,38 @@ class Method:
     readonly: bool
 
 
-class Desk:
+class Dispatcher:
     """Serves the letters of one host, in the order of each sender."""
 
     def __init__(
         self,
         host: Host,
         edges: list[Any],
-        answers: Answering,
-        meter: Meter,
+        replies: ReplySender,
+        role_times: RoleTimes,
         doing: Callable[[str, str], None],
     ) -> None:
-        self.host, self.edges, self.answers, self.meter, self.doing = host, edges, answers, meter, doing
-        self._methods: dict[tuple[str, str], Method] = {}
+        self.host, self.edges, self.replies, self.role_times, self.doing = (
+            host,
+            edges,
+            replies,
+            role_times,
+            doing,
+        )
+        self._methods: dict[tuple[str, str], ServedMethod] = {}
         self._changes = 0  # methods and steps so far that may have changed something
-        zero_copy = tuple(called(*method) for method in _borrowing(host))
+        zero_copy = tuple(call_prefix(*method) for method in _borrowing(host))
         for edge in edges:
-            edge.zero_copy = zero_copy
+            edge.zero_copy_prefixes = zero_copy
 
     def changed(self) -> None:
         """A role may be another than before: answers kept for others are void."""
         self._changes += 1
 
-    def pump(self) -> None:
+    def read_incoming(self) -> None:
         """Take in all letters that came."""
         for edge in self.edges:
-            edge.pump(everything=True)
+            edge.read_incoming(drain=True)
 
     def serve(self) -> bool:
         """Handle what is here now, a letter of each sender in turn; whether there was any."""
@@ -103,72 +109,72 @@ class Desk:
             waiting = [one for one in waiting if one[1] > turn]
         return served
 
-    def _opened(self, edge: Edge) -> Opened:
-        letter = edge.inbox.popleft()
-        return edge, letter, edge.open(letter)
+    def _opened(self, edge: ServerEdge) -> DecodedCall:
+        message = edge.inbox.popleft()
+        return edge, message, edge.decode(message)
 
-    def _handle(self, opened: Opened) -> None:
-        edge, letter, (node, name, args, kwargs) = opened
-        if letter.kind == CALL and not edge.listening:
+    def _handle(self, opened: DecodedCall) -> None:
+        edge, message, (node, name, args, kwargs) = opened
+        if message.kind == CALL and not edge.client_connected:
             return  # whoever asked is gone
         method = self._methods.get((node, name)) or self._method(node, name)
-        if method.batched and letter.kind == CALL and not kwargs:
+        if method.batched and message.kind == CALL and not kwargs:
             self._handle_many(opened, method)
             return
         answer = self._called(method, args, kwargs)
-        edge.done(letter)
-        if letter.kind == CALL:
-            self._answer(edge, letter, answer, method)
+        edge.release(message)
+        if message.kind == CALL:
+            self._answer(edge, message, answer, method)
 
-    def _method(self, node: str, name: str) -> Method:
+    def _method(self, node: str, name: str) -> ServedMethod:
         self.doing(node, name)
         if name.startswith("_"):
             raise AttributeError(f"{name} cannot be called from another host")
         call = getattr(self.host.roles[node], name)
         marks = (getattr(call, mark, False) for mark in ("batched", "readonly"))
-        method = self._methods[(node, name)] = Method(node, name, call, *marks)
+        method = self._methods[(node, name)] = ServedMethod(node, name, call, *marks)
         return method
 
-    def _called(self, method: Method, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    def _called(self, method: ServedMethod, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
         self.doing(method.node, method.name)
         began = time.perf_counter()
         answer = method.call(*args, **kwargs)
         if not method.readonly:
             self._changes += 1
-        self.meter.worked(method.node, time.perf_counter() - began, 0)
+        self.role_times.add_busy(method.node, time.perf_counter() - began, 0)
         return answer
 
-    def _handle_many(self, first: Opened, method: Method) -> None:
+    def _handle_many(self, first: DecodedCall, method: ServedMethod) -> None:
         """Join the calls of one method that wait at the front of their queues."""
-        waiting: list[Opened] = [first]
-        others: list[Opened] = []
+        waiting: list[DecodedCall] = [first]
+        others: list[DecodedCall] = []
         for edge in self.edges:
-            if edge.inbox and edge.inbox[0].kind == CALL and edge.listening:
+            if edge.inbox and edge.inbox[0].kind == CALL and edge.client_connected:
                 opened = self._opened(edge)
                 same = opened[2][:2] == first[2][:2] and not opened[2][3]
                 (waiting if same else others).append(opened)
-        for (edge, letter, _), answer in zip(waiting, self._joined(method, waiting), strict=True):
-            edge.done(letter)
-            self._answer(edge, letter, answer, method)
+        for (edge, message, _), answer in zip(waiting, self._joined(method, waiting), strict=True):
+            edge.release(message)
+            self._answer(edge, message, answer, method)
         for opened in others:
             self._handle(opened)
 
-    def _joined(self, method: Method, waiting: list[Opened]) -> list[Any]:
+    def _joined(self, method: ServedMethod, waiting: list[DecodedCall]) -> list[Any]:
         every = [args for _, _, (_, _, args, _) in waiting]
         counts = [rows(args) for args in every]
         if len(every) > 1 and all(count is not None for count in counts):
             whole = [count or 0 for count in counts]
             try:
                 joined = join(every, whole)
-            except Unjoinable:
+            except NotJoinable:
                 pass
             else:
                 return split(self._called(method, joined, {}), whole)
         return [self._called(method, args, {}) for args in every]
 
-    def _answer(self, edge: Edge, letter: Any, answer: Any, method: Method) -> None:  # noqa: ANN401
+    def _answer(self, edge: ServerEdge, message: Any, answer: Any, method: ServedMethod) -> None:  # noqa: ANN401
         shared = (f"{method.node}.{method.name}", self._changes) if method.readonly else None
-        self.answers.send(edge, letter, answer, shared)
+        self.replies.send(edge, message, answer, shared)
 
 
 def _borrowing(host: Host) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import time
 SOON, LATE = 0.0003, 0.003  # seconds
 
 
-class Lookout:
+class SpinPoller:
     """Waits on a poll; where things lately came soon it looks for a while before it sleeps.
 
     To wake a process on an idle core takes longer than a whole question and its answer between two that are

@@ -8,22 +8,22 @@ from collections.abc import Callable
 from typing import Any
 
 from troop.engines.rpc.codec import Packed, address_of, pack
-from troop.engines.rpc.decode import Plan, planned, unpack
+from troop.engines.rpc.decode import DecodePlan, decode_plan, unpack
 
 SMALLEST = 1 << 16  # bytes of the smallest slot
 KEPT = 256  # letters whose views of their slots a receiver keeps
-SENT, SENT_BYTES, HANDLED, HANDLED_BYTES, WAITING, TAKEN, OPENED = range(7)
+SENT, SENT_BYTES, HANDLED, HANDLED_BYTES, CLIENT_WAITING, REPLY_COPIED, DECODED = range(7)
 _META_SIZE = 8
 
 
-def anonymous(size: int) -> int:
+def create_memfd(size: int) -> int:
     """A file descriptor of `size` bytes of memory without a name."""
     fd = os.memfd_create("troop", os.MFD_CLOEXEC)
     os.ftruncate(fd, size)
     return fd
 
 
-class Ledger:
+class FlowCounters:
     """Seven numbers that the two ends of an edge share; each is written by one end only.
 
     The asker writes SENT and SENT_BYTES (the last letter and all bytes so far), WAITING and TAKEN (the last
@@ -38,7 +38,7 @@ class Ledger:
         os.close(fd)
         self.words = memoryview(self._map).cast("Q")
 
-    def letters(self) -> int:
+    def messages(self) -> int:
         """Letters sent and not yet handled."""
         return max(0, self.words[SENT] - self.words[HANDLED])
 
@@ -52,7 +52,7 @@ class Slot:
 
     def __init__(self, number: int, size: int) -> None:
         self.number, self.size = number, size
-        self.fd = anonymous(size)
+        self.fd = create_memfd(size)
         self.block = memoryview(mmap.mmap(self.fd, size))
         self.address = address_of(self.block)
         self.busy = False
@@ -61,14 +61,14 @@ class Slot:
         os.close(self.fd)
 
 
-class Slots:
+class SlotPool:
     """The slots of one sender; sizes are powers of two, so chunks of one shape find their slot again."""
 
-    def __init__(self, spare: int) -> None:
-        self.spare = spare  # bytes of free slots worth keeping
+    def __init__(self, max_free_bytes: int) -> None:
+        self.max_free_bytes = max_free_bytes  # bytes of free slots worth keeping
         self._slots: list[Slot] = []
         self._made = 0
-        self.forgotten: list[int] = []  # numbers that receivers may unmap
+        self.retired: list[int] = []  # numbers that receivers may unmap
 
     def take(self, size: int, renew: Callable[[], None] = lambda: None) -> Slot:
         """A slot of at least `size` bytes, marked busy; `renew` may free some before one is made."""
@@ -92,32 +92,32 @@ class Slots:
         free = [slot for slot in self._slots if not slot.busy][:-1]  # the last is about to be used
         kept = sum(slot.size for slot in free)
         for slot in free:
-            if kept <= self.spare:
+            if kept <= self.max_free_bytes:
                 break
             kept -= slot.size
             self._slots.remove(slot)
-            self.forgotten.append(slot.number)
+            self.retired.append(slot.number)
 
 
-class Mapped:
+class MappedSlots:
     """A sender's slots as its receiver sees them."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, memoryview] = {}
-        self._views: dict[tuple[int, Plan], list[Any]] = {}  # of what was lent before
+        self._views: dict[tuple[int, DecodePlan], list[Any]] = {}  # of what was lent before
 
     def add(self, number: int, fd: int) -> None:
         """Map a slot; the descriptor is closed."""
-        self.forget(number)
+        self.unmap(number)
         self._blocks[number] = memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
         os.close(fd)
 
-    def lend(self, number: int, meta: bytes) -> Any:  # noqa: ANN401
+    def view(self, number: int, meta: bytes) -> Any:  # noqa: ANN401
         """What is described, its arrays being the slot itself: its owner's, who waits for their release.
 
         Chunks of one shape come again in the same slots, and are then the same views of the same memory.
         """
-        plan, numbers = planned(meta)
+        plan, numbers = decode_plan(meta)
         views = self._views.get((number, plan))
         if views is None:
             views = plan.views(self._blocks[number])
@@ -131,25 +131,25 @@ class Mapped:
         """The first `size` bytes of a slot, in memory of one's own."""
         return bytearray(self._blocks[number][:size])
 
-    def forget(self, number: int) -> None:
+    def unmap(self, number: int) -> None:
         """Unmap a slot that will not be used again."""
         self._blocks.pop(number, None)
         self._views = {key: views for key, views in self._views.items() if key[0] != number}
 
 
-def parcel(value: Any) -> int:  # noqa: ANN401
+def to_memfd(value: Any) -> int:  # noqa: ANN401
     """A value of any size in anonymous memory; its descriptor can be handed to another process."""
     packed: Packed = pack(value)
     start = _aligned(_META_SIZE + len(packed.meta))
-    fd = anonymous(start + packed.size)
+    fd = create_memfd(start + packed.size)
     block = memoryview(mmap.mmap(fd, start + packed.size))
     block[:_META_SIZE] = len(packed.meta).to_bytes(_META_SIZE, "little")
     block[_META_SIZE : _META_SIZE + len(packed.meta)] = packed.meta
-    packed.lay(address_of(block) + start)
+    packed.copy_to(address_of(block) + start)
     return fd
 
 
-def opened(fd: int) -> Any:  # noqa: ANN401
+def from_memfd(fd: int) -> Any:  # noqa: ANN401
     """What `parcel` was given; its tensors are views of that memory, which lives as long as they do."""
     block = memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
     os.close(fd)

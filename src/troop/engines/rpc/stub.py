@@ -7,12 +7,12 @@ from typing import Any, Protocol
 from troop.core.remote import Future, RemoteCallable
 
 
-class Asked(Protocol):
+class CallChannel(Protocol):
     """The asker's end of the edge to one host, as a stub needs it."""
 
     name: str
 
-    def ask(self, node: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
+    def call(self, node: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
         """Send a call; its reply comes later."""
         ...
 
@@ -21,21 +21,21 @@ class Asked(Protocol):
         ...
 
 
-class Method(RemoteCallable):
+class RemoteMethod(RemoteCallable):
     """A method of a peer on another host; made once and kept by its stub."""
 
     __slots__ = ("_edge", "_name", "_node")
 
-    def __init__(self, edge: Asked, node: str, name: str) -> None:
+    def __init__(self, edge: CallChannel, node: str, name: str) -> None:
         self._edge, self._node, self._name = edge, node, name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Ask and wait for the answer."""
-        return self._edge.ask(self._node, self._name, args, kwargs).result()
+        return self._edge.call(self._node, self._name, args, kwargs).result()
 
     def call_async(self, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401
         """Ask and go on."""
-        return self._edge.ask(self._node, self._name, args, kwargs)
+        return self._edge.call(self._node, self._name, args, kwargs)
 
     def send(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         """Inform and go on; waits while the peer's mailbox is full."""
@@ -45,13 +45,13 @@ class Method(RemoteCallable):
 class Stub:
     """Has every public method of its node; attributes that are no methods cannot be read across hosts."""
 
-    def __init__(self, edge: Asked, node: str) -> None:
+    def __init__(self, edge: CallChannel, node: str) -> None:
         self._edge, self._node = edge, node
 
-    def __getattr__(self, name: str) -> Method:
+    def __getattr__(self, name: str) -> RemoteMethod:
         if name.startswith("_"):
             raise AttributeError(f"{name} of {self._node!r} cannot be reached from another host")
-        method = self.__dict__[name] = Method(self._edge, self._node, name)
+        method = self.__dict__[name] = RemoteMethod(self._edge, self._node, name)
         return method
 
     def __repr__(self) -> str:

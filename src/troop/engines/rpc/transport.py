@@ -6,35 +6,35 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from troop.core.program import Program
-from troop.engines.rpc.dispatcher import Answering
-from troop.engines.rpc.stub import Asked
+from troop.engines.rpc.dispatcher import ReplySender
+from troop.engines.rpc.stub import CallChannel
 
 if TYPE_CHECKING:
     from troop.engines.worker import Worker
 
 
 @dataclass(frozen=True)
-class Start:
+class HostSpec:
     """All that a host's process is given."""
 
     host: str
     program: Program  # its own nodes
-    elsewhere: dict[str, str]  # the hosts of the nodes it holds
-    askers: tuple[str, ...]  # hosts that hold its nodes
+    servers: dict[str, str]  # the hosts of the nodes it holds
+    clients: tuple[str, ...]  # hosts that hold its nodes
     seed: int
     threads: int
-    mailbox: int  # bytes
-    patience: float  # seconds it waits for a peer
+    mailbox_bytes: int  # bytes
+    wait_limit_s: float  # seconds it waits for a peer
     report_s: float = 0.1  # seconds between reports of a host that moves
 
 
-class Post(Protocol):
+class Transport(Protocol):
     """How a host reaches its peers and its launcher: all that engines with many hosts differ in."""
 
     edges: list[Any]  # of those who ask; each an Edge
 
     @property
-    def answers(self) -> Answering:
+    def replies(self) -> ReplySender:
         """What sends answers to those who ask."""
         ...
 
@@ -42,7 +42,7 @@ class Post(Protocol):
         """Whom to tell what the launcher says."""
         ...
 
-    def asking(self, host: str) -> Asked:
+    def client(self, host: str) -> CallChannel:
         """The asker's end of the edge to a host."""
         ...
 
@@ -50,29 +50,29 @@ class Post(Protocol):
         """Take in what comes within this time; whether it is worth acting on."""
         ...
 
-    def say(self, what: str, *rest: Any, state: dict[str, Any] | None = None) -> None:  # noqa: ANN401
+    def send_control(self, what: str, *rest: Any, state: dict[str, Any] | None = None) -> None:  # noqa: ANN401
         """Tell the launcher; never waits."""
         ...
 
     @property
-    def expecting(self) -> bool:
+    def awaiting_replies(self) -> bool:
         """Whether answers are under way."""
         ...
 
     @property
-    def unsettled(self) -> bool:
+    def has_undelivered(self) -> bool:
         """Whether something told may not have reached its receiver, who would be asked for its state now."""
         ...
 
     @property
-    def stuffed(self) -> bool:
+    def backlogged(self) -> bool:
         """Whether the launcher has not taken what was said."""
         ...
 
-    def drain(self, seconds: float) -> None:
+    def flush(self, seconds: float) -> None:
         """See that what was said leaves."""
         ...
 
-    def queue(self) -> tuple[int, int]:
+    def queue_size(self) -> tuple[int, int]:
         """Letters and bytes that wait here."""
         ...

@@ -1,4 +1,4 @@
-"""Children that end in every way, and what the session makes of it; the children are a few lines each."""
+"""Session with child processes of a few lines that end in every possible way."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import time
 import pytest
 
 from troop.compare import report, session
-from troop.compare.plan import Plan, run_path
+from troop.compare.plan import ComparisonPlan, run_path
 from troop.compare.session import Session
 
 CHILD = """
@@ -21,128 +21,128 @@ CHILD = """
     path = pathlib.Path(folder) / recipe / f"seed{seed}"
     order = pathlib.Path(folder) / "order.txt"
     with open(order, "a") as file:
-        again = (path / "config.json").exists()
-        file.write(f"{recipe}{seed}{'+' if again else ''}\\n")
+        resumed = (path / "config.json").exists()
+        file.write(f"{recipe}{seed}{'+' if resumed else ''}\\n")
     (path / "checkpoints" / "ckpt-1").mkdir(parents=True, exist_ok=True)
 
-    def end(status, code, message=None, saved=True):
+    def end(status, code, message=None, checkpoint=True):
         (path / "config.json").write_text("{}")
-        if saved:
+        if checkpoint:
             (path / "checkpoints" / "ckpt-1" / "manifest.json").write_text("{}")
         row = {"wall_s": 60, "env_steps": 100, "updates": 1, "eval/return_mean": 5.0}
         (path / "metrics.jsonl").write_text(json.dumps(row) + "\\n")
-        known = {"status": status, "wall_s": 60, "env_steps": 100, "return_mean": 5.0, "message": message}
-        (path / "summary.json").write_text(json.dumps(known))
+        summary = {"status": status, "wall_s": 60, "env_steps": 100, "return_mean": 5.0, "message": message}
+        (path / "summary.json").write_text(json.dumps(summary))
         sys.exit(code)
 
-    if recipe == "good" or again:
+    if recipe == "good" or resumed:
         end("done", 0)
-    elif recipe == "bad":
+    elif recipe == "faulty":
         end("failed", 4, "The critic is not finite.")
-    elif recipe == "refused":
-        print("troop: No room for the replay.", file=sys.stderr)
+    elif recipe == "invalid":
+        print("troop: The replay does not fit.", file=sys.stderr)
         sys.exit(5)
     elif recipe == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif recipe == "odd":
+    elif recipe == "unknown_exit":
         sys.exit(77)
     elif recipe == "stopped":
         end("stopped", 3)
-    elif recipe == "barren":
-        end("failed", 4, "No checkpoint was made.", saved=False)
+    elif recipe == "no_checkpoint":
+        end("failed", 4, "No checkpoint was written.", checkpoint=False)
     elif recipe == "slow":
         (pathlib.Path(folder) / "slow.pid").write_text(str(os.getpid()))
         sys.stdin.buffer.read(1)
         end("stopped", 3)
-    elif recipe == "deaf":
-        (pathlib.Path(folder) / "deaf.pid").write_text(str(os.getpid()))
+    elif recipe == "ignores_stop":
+        (pathlib.Path(folder) / "ignores_stop.pid").write_text(str(os.getpid()))
         sys.stdin.buffer.read(1)
-        (pathlib.Path(folder) / "asked").touch()
+        (pathlib.Path(folder) / "stop_requested").touch()
         time.sleep(60)
 """
 
 
 @pytest.fixture
-def begin(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "busy", lambda: 0.0)
-    monkeypatch.setattr(report, "draw", lambda *_: None)  # a second each
+def make_session(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "background_load", lambda: 0.0)
+    monkeypatch.setattr(report, "draw", lambda *_: None)  # takes a second each
     script = tmp_path / "child.py"
     script.write_text(textwrap.dedent(CHILD))
 
-    def made(*recipes, seeds=1):
+    def make(*recipes, seeds=1):
         folder = tmp_path / "c"
         folder.mkdir(exist_ok=True)
-        plan = Plan("Toy-v0", 1.0, None, seeds, (), (), {}, {recipe: {} for recipe in recipes})
+        plan = ComparisonPlan("Toy-v0", 1.0, None, seeds, (), (), {}, {recipe: {} for recipe in recipes})
         plan.write(folder)
         return Session(plan, folder, (sys.executable, str(script))), folder
 
-    return made
+    return make
 
 
-def order(folder):
+def started_runs(folder):
     return (folder / "order.txt").read_text().split()
 
 
-def test_all_recipes_of_a_seed_come_before_the_next_seed(begin):
-    going, folder = begin("good", "stopped", seeds=2)
-    going.run()
-    assert order(folder) == ["good1", "stopped1", "good2", "stopped2"]
+def test_all_recipes_of_a_seed_run_before_the_next_seed(make_session):
+    first, folder = make_session("good", "stopped", seeds=2)
+    first.run()
+    assert started_runs(folder) == ["good1", "stopped1", "good2", "stopped2"]
 
 
-def test_what_is_done_is_skipped_and_what_was_stopped_goes_on(begin, capsys):
-    going, folder = begin("good", "stopped")
-    assert going.run() == 3
-    assert f"Go on with: troop compare --run {folder}" in capsys.readouterr().out
-    again = Session(Plan.read(folder), folder, going.command)
-    assert again.run() == 0
-    assert order(folder) == ["good1", "stopped1", "stopped1+"]
-    assert [a.outcome for a in Plan.read(folder).attempts("stopped", 1)] == ["stopped", "done"]
-    assert again.run() == 0 and len(order(folder)) == 3, "a comparison that is done runs nothing"
+def test_done_runs_are_skipped_and_stopped_runs_are_resumed(make_session, capsys):
+    first, folder = make_session("good", "stopped")
+    assert first.run() == 3
+    assert f"Continue with: troop compare --run {folder}" in capsys.readouterr().out
+    second = Session(ComparisonPlan.read(folder), folder, first.command)
+    assert second.run() == 0
+    assert started_runs(folder) == ["good1", "stopped1", "stopped1+"]
+    assert [a.outcome for a in ComparisonPlan.read(folder).attempts("stopped", 1)] == ["stopped", "done"]
+    assert second.run() == 0 and len(started_runs(folder)) == 3, "a finished comparison starts no run"
 
 
 @pytest.mark.parametrize(
     ("recipe", "reason"),
     [
-        ("bad", "The critic is not finite."),
-        ("refused", "No room for the replay."),
+        ("faulty", "The critic is not finite."),
+        ("invalid", "The replay does not fit."),
         ("killed", "SIGKILL"),
-        ("odd", "exit code 77"),
+        ("unknown_exit", "exit code 77"),
     ],
 )
-def test_a_failed_run_is_told_with_its_reason_and_the_others_go_on(begin, capsys, recipe, reason):
-    going, folder = begin(recipe, "good")
-    assert going.run() == 4
-    said = capsys.readouterr().out
-    assert f"{recipe} seed 1 failed: " in said and reason in said and "1 failed" in said
-    assert order(folder) == [f"{recipe}1", "good1"]
-    assert reason in Plan.read(folder).last_attempt(recipe, 1).reason
+def test_failed_run_is_reported_with_its_reason_and_the_others_continue(make_session, capsys, recipe, reason):
+    first, folder = make_session(recipe, "good")
+    assert first.run() == 4
+    output = capsys.readouterr().out
+    assert f"{recipe} seed 1 failed: " in output and reason in output and "1 failed" in output
+    assert started_runs(folder) == [f"{recipe}1", "good1"]
+    assert reason in ComparisonPlan.read(folder).last_attempt(recipe, 1).reason
     runs = json.loads((folder / "results.json").read_text())["runs"]
     assert {run["recipe"]: run["status"] for run in runs} == {recipe: "failed", "good": "done"}
 
 
-def test_a_failed_run_is_tried_again_from_its_checkpoint(begin):
-    going, folder = begin("bad")
-    assert going.run() == 4
-    assert Session(Plan.read(folder), folder, going.command).run() == 0
-    assert order(folder) == ["bad1", "bad1+"]
+def test_failed_run_is_resumed_from_its_checkpoint(make_session):
+    first, folder = make_session("faulty")
+    assert first.run() == 4
+    assert Session(ComparisonPlan.read(folder), folder, first.command).run() == 0
+    assert started_runs(folder) == ["faulty1", "faulty1+"]
 
 
-def test_a_start_without_a_checkpoint_is_moved_aside_and_not_deleted(begin):
-    going, folder = begin("barren")
-    assert going.run() == 4
-    assert Session(Plan.read(folder), folder, going.command).run() == 4
-    assert order(folder) == ["barren1", "barren1"], "begun anew, not resumed"
-    aside = run_path(folder, "barren", 1).with_name("seed1-aside-1")
-    assert json.loads((aside / "summary.json").read_text())["message"] == "No checkpoint was made."
+def test_run_without_checkpoint_is_moved_aside_and_not_deleted(make_session):
+    first, folder = make_session("no_checkpoint")
+    assert first.run() == 4
+    assert Session(ComparisonPlan.read(folder), folder, first.command).run() == 4
+    assert started_runs(folder) == ["no_checkpoint1", "no_checkpoint1"], "started again, not resumed"
+    aside = run_path(folder, "no_checkpoint", 1).with_name("seed1-aside-1")
+    assert json.loads((aside / "summary.json").read_text())["message"] == "No checkpoint was written."
 
 
-def when(path, act):
-    """Do it once a file is there."""
+def call_when_written(path, function):
+    """Call the function in a thread once the file exists."""
 
     def wait():
         while not path.exists() or (path.suffix == ".pid" and not path.read_text()):
             time.sleep(0.01)
-        act()
+        function()
 
     thread = threading.Thread(target=wait)
     thread.start()
@@ -150,37 +150,39 @@ def when(path, act):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_the_child_save_and_starts_no_other(begin, number, capsys):
-    going, folder = begin("slow", "good")
+def test_signal_lets_the_child_save_and_starts_no_other_run(make_session, number, capsys):
+    first, folder = make_session("slow", "good")
     before = signal.getsignal(signal.SIGINT)
-    thread = when(folder / "slow.pid", lambda: os.kill(os.getpid(), number))
-    assert going.run() == 3
+    thread = call_when_written(folder / "slow.pid", lambda: os.kill(os.getpid(), number))
+    assert first.run() == 3
     thread.join()
-    assert order(folder) == ["slow1"]
-    assert Plan.read(folder).last_attempt("slow", 1).outcome == "stopped"
-    said = capsys.readouterr().out
-    assert (
-        "Not finished and left out: slow seed 1." in said and "Not started and left out: good seed 1." in said
-    )
-    assert signal.getsignal(signal.SIGINT) is before, "handlers are given back"
+    assert started_runs(folder) == ["slow1"]
+    assert ComparisonPlan.read(folder).last_attempt("slow", 1).outcome == "stopped"
+    output = capsys.readouterr().out
+    assert "Not finished and left out: slow seed 1." in output
+    assert "Not started and left out: good seed 1." in output
+    assert signal.getsignal(signal.SIGINT) is before, "the previous handler is restored"
 
 
-def test_a_second_signal_ends_a_child_that_does_not_listen(begin):
-    going, folder = begin("deaf", "good")
-    first = when(folder / "deaf.pid", lambda: os.kill(os.getpid(), signal.SIGINT))
-    second = when(folder / "asked", lambda: os.kill(os.getpid(), signal.SIGINT))
-    assert going.run() == 3
-    first.join(), second.join()
+def test_second_signal_ends_a_child_that_ignores_the_stop_request(make_session):
+    session, folder = make_session("ignores_stop", "good")
+    threads = [
+        call_when_written(folder / name, lambda: os.kill(os.getpid(), signal.SIGINT))
+        for name in ("ignores_stop.pid", "stop_requested")
+    ]
+    assert session.run() == 3
+    for thread in threads:
+        thread.join()
     with pytest.raises(ProcessLookupError):
-        os.kill(int((folder / "deaf.pid").read_text()), 0)
+        os.kill(int((folder / "ignores_stop.pid").read_text()), 0)
 
 
-def test_a_child_stops_itself_when_its_parent_is_gone():
+def test_child_stops_when_its_standard_input_closes():
     code = """
         import time
-        from troop.compare.child import follow_parent
+        from troop.compare.child import stop_when_stdin_closes
         try:
-            follow_parent()
+            stop_when_stdin_closes()
             print("ready", flush=True)
             time.sleep(60)
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The statistics of a comparison against slow obvious code and numbers by hand."""
+"""The statistics of a comparison against simple loops and values computed by hand."""
 
 import itertools
 import math
@@ -10,32 +10,32 @@ from hypothesis import strategies as st
 
 from troop.compare import statistics
 from troop.compare.statistics import (
-    first_at,
-    held,
-    interval,
+    bootstrap_interval,
+    first_crossing,
+    forward_fill,
     iqm,
-    middle_time,
-    middle_weights,
+    iqm_weights,
+    median_time,
     probability_of_improvement,
 )
 
 NUMBERS = st.floats(-1e6, 1e6, allow_nan=False)
 
 
-def slow_iqm(values):
-    """Each value four times: then a quarter of them is a whole number, and trimming is plain slicing."""
+def reference_iqm(values):
+    """Repeat each value four times: a quarter is then a whole number of values, and slicing trims exactly."""
     copies = sorted(value for value in values for _ in range(4))
     middle = copies[len(values) : 3 * len(values)]
     return sum(middle) / len(middle)
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=11))
-def test_iqm_is_the_mean_of_the_middle_half_of_four_copies(values):
-    assert float(iqm(np.array(values))) == pytest.approx(slow_iqm(values), rel=1e-9, abs=1e-6)
+def test_iqm_equals_mean_of_middle_half_of_four_copies(values):
+    assert float(iqm(np.array(values))) == pytest.approx(reference_iqm(values), rel=1e-9, abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("values", "wanted"),
+    ("values", "expected"),
     [
         ([7.0], 7.0),
         ([1.0, 5.0], 3.0),
@@ -45,101 +45,101 @@ def test_iqm_is_the_mean_of_the_middle_half_of_four_copies(values):
         ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 800.0], 4.5),
     ],
 )
-def test_iqm_by_hand(values, wanted):
-    assert float(iqm(np.array(values))) == pytest.approx(wanted)
+def test_iqm_equals_hand_computed_values(values, expected):
+    assert float(iqm(np.array(values))) == pytest.approx(expected)
 
 
 @given(st.integers(1, 50))
-def test_weights_sum_to_one_and_are_the_same_from_both_ends(count):
-    found = middle_weights(count)
-    assert found.sum() == pytest.approx(1) and np.allclose(found, found[::-1]) and (found >= 0).all()
+def test_iqm_weights_are_symmetric_and_sum_to_one(count):
+    weights = iqm_weights(count)
+    assert weights.sum() == pytest.approx(1) and np.allclose(weights, weights[::-1]) and (weights >= 0).all()
 
 
-def test_iqm_along_an_axis_is_that_of_each_column():
+def test_iqm_along_an_axis_equals_iqm_of_each_column():
     values = np.random.default_rng(0).normal(size=(5, 3, 4))
     for axis in range(3):
-        columns = np.apply_along_axis(slow_iqm, axis, values)
+        columns = np.apply_along_axis(reference_iqm, axis, values)
         assert np.allclose(iqm(values, axis), columns)
 
 
-def test_the_interval_is_that_of_a_loop_over_the_same_draws(monkeypatch):
-    monkeypatch.setattr(statistics, "_BLOCK", 3)  # so that blocks join up within seven points
+def test_bootstrap_interval_equals_loop_over_the_same_resamples(monkeypatch):
+    monkeypatch.setattr(statistics, "_BLOCK", 3)  # seven points span three blocks
     runs = np.random.default_rng(1).normal(size=(4, 7))
-    drawn = np.random.default_rng(5).integers(0, 4, (200, 4))
-    found = [[slow_iqm(runs[picked, point]) for picked in drawn] for point in range(7)]
-    low, high = interval(runs, seed=5, rounds=200)
+    indices = np.random.default_rng(5).integers(0, 4, (200, 4))
+    means = [[reference_iqm(runs[chosen, point]) for chosen in indices] for point in range(7)]
+    low, high = bootstrap_interval(runs, seed=5, resamples=200)
     for point in range(7):
-        ordered = sorted(found[point])
-        assert low[point] == pytest.approx(between(ordered, 0.025))
-        assert high[point] == pytest.approx(between(ordered, 0.975))
+        ordered = sorted(means[point])
+        assert low[point] == pytest.approx(quantile(ordered, 0.025))
+        assert high[point] == pytest.approx(quantile(ordered, 0.975))
 
 
-def between(ordered, share):
-    """The quantile by its definition: linear between neighbours."""
-    place = share * (len(ordered) - 1)
-    left = math.floor(place)
+def quantile(ordered, share):
+    """Interpolate linearly between neighbours, as the definition says."""
+    position = share * (len(ordered) - 1)
+    left = math.floor(position)
     right = min(left + 1, len(ordered) - 1)
-    return ordered[left] + (place - left) * (ordered[right] - ordered[left])
+    return ordered[left] + (position - left) * (ordered[right] - ordered[left])
 
 
-def test_the_interval_agrees_with_all_draws_there_are():
+def test_bootstrap_interval_agrees_with_exhaustive_enumeration():
     runs = np.array([[1.0], [4.0], [6.0]])
-    every = sorted(slow_iqm([runs[i, 0] for i in drawn]) for drawn in itertools.product(range(3), repeat=3))
-    low, high = interval(runs)
-    # 1/27 of all draws are (1, 1, 1), more than the 2.5 % that are cut off, so both ends are the extremes.
+    every = sorted(
+        reference_iqm([runs[i, 0] for i in chosen]) for chosen in itertools.product(range(3), repeat=3)
+    )
+    low, high = bootstrap_interval(runs)
+    # 1/27 of all resamples are (1, 1, 1), more than the 2.5 % cut off, so both ends are the extremes.
     assert (low[0], high[0]) == pytest.approx((every[0], every[-1])) == (1.0, 6.0)
 
 
-def test_the_interval_is_the_same_for_a_seed_and_another_for_another():
+def test_bootstrap_interval_depends_only_on_the_seed():
     runs = np.random.default_rng(2).normal(size=(6, 1))
-    assert interval(runs, seed=3) == interval(runs, seed=3)
-    assert interval(runs, seed=3, rounds=50) != interval(runs, seed=4, rounds=50)
+    assert bootstrap_interval(runs, seed=3) == bootstrap_interval(runs, seed=3)
+    assert bootstrap_interval(runs, seed=3, resamples=50) != bootstrap_interval(runs, seed=4, resamples=50)
 
 
-def test_the_interval_holds_the_truth_about_as_often_as_it_says():
+def test_bootstrap_interval_covers_the_true_mean_at_about_the_stated_rate():
     random, hits = np.random.default_rng(0), 0
     for _ in range(200):
-        low, high = interval(random.normal(size=(20, 1)), rounds=300)
+        low, high = bootstrap_interval(random.normal(size=(20, 1)), resamples=300)
         hits += low[0] <= 0 <= high[0]
     assert 0.85 <= hits / 200 <= 0.99
 
 
-def slow_held(at, values, where):
-    found = math.nan
-    for when, value in zip(at, values, strict=True):
-        if when <= where:
-            found = value
-    return found
+def reference_forward_fill(x, values, point):
+    last = math.nan
+    for position, value in zip(x, values, strict=True):
+        if position <= point:
+            last = value
+    return last
 
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 9), NUMBERS), min_size=1, max_size=8), st.lists(st.integers(0, 10)))
-def test_values_are_held_until_the_next(points, where):
+def test_forward_fill_keeps_a_value_until_the_next(points, grid):
     points.sort(key=lambda point: point[0])
-    at, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))
-    found = held(at, values, np.array(where, dtype=float))
-    assert np.array_equal(found, [slow_held(at, values, x) for x in where], equal_nan=True)
-
-
-def test_a_threshold_is_reached_at_the_first_value_not_below_it():
-    at, values = np.array([1.0, 2.0, 3.0]), np.array([5.0, 9.0, 7.0])
-    assert first_at(at, values, 5) == 1 and first_at(at, values, 5.1) == 2 and first_at(at, values, 9) == 2
-    assert first_at(at, values, 9.1) == math.inf
-    assert first_at(np.empty(0), np.empty(0), 0) == math.inf
-
-
-def test_the_median_of_times_that_never_came():
-    inf = math.inf
-    assert middle_time([3.0, inf, 1.0]) == 3.0
-    assert (
-        middle_time([inf, 1.0, inf]) == inf
-        and middle_time([1.0, inf]) == inf
-        and middle_time([inf, inf]) == inf
+    x, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))
+    filled = forward_fill(x, values, np.array(grid, dtype=float))
+    assert np.array_equal(
+        filled, [reference_forward_fill(x, values, point) for point in grid], equal_nan=True
     )
-    assert middle_time([1.0, 2.0]) == 1.5 and middle_time([]) == inf
 
 
-def test_sooner_counts_pairs():
+def test_first_crossing_is_the_first_value_not_below_the_threshold():
+    x, values = np.array([1.0, 2.0, 3.0]), np.array([5.0, 9.0, 7.0])
+    assert [first_crossing(x, values, threshold) for threshold in (5, 5.1, 9)] == [1, 2, 2]
+    assert first_crossing(x, values, 9.1) == math.inf
+    assert first_crossing(np.empty(0), np.empty(0), 0) == math.inf
+
+
+def test_median_time_accepts_infinite_times():
+    inf = math.inf
+    assert median_time([3.0, inf, 1.0]) == 3.0
+    assert [median_time(times) for times in ([inf, 1.0, inf], [1.0, inf], [inf, inf])] == [inf, inf, inf]
+    assert median_time([1.0, 2.0]) == 1.5 and median_time([]) == inf
+
+
+def test_probability_of_improvement_counts_pairs_and_half_of_the_ties():
     inf = math.inf
     assert probability_of_improvement([1.0, 5.0], [3.0, 5.0]) == (1 + 1 + 0 + 0.5) / 4
     assert probability_of_improvement([1.0, inf], [inf, inf]) == (1 + 1 + 0.5 + 0.5) / 4

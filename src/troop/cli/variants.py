@@ -1,4 +1,4 @@
-"""What `troop compare` compares: recipes, and variants of them written as NAME='RECIPE --flag VALUE ...'."""
+"""Parse the recipes of `troop compare`: names, and variants written as NAME='RECIPE --flag VALUE ...'."""
 
 from __future__ import annotations
 
@@ -7,54 +7,58 @@ import shlex
 
 from troop.core.errors import BadInput
 
-INSTEAD = {
+REPLACEMENTS = {
     "--seed": "--seeds N, which runs seeds 1 to N",
     "--target": "--thresholds, since all runs use the same budget",
 }
-FILES = ("compare.json", "results.", "run.lock")
-SHARED = ("--env", "--minutes", "--env-steps", "--run")
+RESERVED_PREFIXES = ("compare.json", "results.", "run.lock")
+COMMON_FLAGS = ("--env", "--minutes", "--env-steps", "--run")
 
-Names = tuple[str, ...]
+Words = tuple[str, ...]
 
 
-def named(first: list[str], rest: list[str]) -> tuple[Names, dict[str, Names], Names]:
-    """Names of recipes and variants, each once, also those after flags; what variants are; the flags."""
+def parse_recipes(positional: list[str], rest: list[str]) -> tuple[Words, dict[str, Words], Words]:
+    """Split the command line into names of recipes and variants, the variants' definitions, and flags.
+
+    `positional` are the words before the first flag, `rest` those that the parser did not recognise: recipes
+    may also follow a flag. Each name is returned once.
+    """
     from troop.recipes import RECIPES, find
 
-    later = [word for word in rest if word in RECIPES or _variant(word)]
+    after_flags = [word for word in rest if word in RECIPES or _is_variant(word)]
     words: dict[str, str] = {}
-    for word in (*first, *later):
+    for word in (*positional, *after_flags):
         name = word.partition("=")[0]
         if words.setdefault(name, word) != word:
             raise BadInput(f"{name} is named twice, as {words[name]!r} and as {word!r}.")
-    own = {name: _own(name, word) for name, word in words.items() if "=" in word}
+    variants = {name: _parse_variant(name, word) for name, word in words.items() if "=" in word}
     for name in words:
-        find(own.get(name, (name,))[0])
-    return tuple(words), own, tuple(word for word in rest if word not in later)
+        find(variants.get(name, (name,))[0])
+    return tuple(words), variants, tuple(word for word in rest if word not in after_flags)
 
 
-def _variant(word: str) -> bool:
-    """Whether it is NAME=RECIPE..., and not a flag or its value."""
+def _is_variant(word: str) -> bool:
+    """Return whether `word` is NAME=RECIPE..., not a flag or the value of a flag."""
     from troop.recipes import RECIPES
 
     name, equals, command = word.partition("=")
     return bool(equals) and not name.startswith("-") and command.split(" ")[0] in RECIPES
 
 
-def _own(name: str, word: str) -> Names:
-    """Recipe and flags of NAME='RECIPE --flag VALUE ...'."""
+def _parse_variant(name: str, word: str) -> Words:
+    """Return recipe and flags of NAME='RECIPE --flag VALUE ...'."""
     from troop.recipes import RECIPES
 
-    if not re.fullmatch(r"\w[\w.-]*", name) or name in RECIPES or name.startswith(FILES):
+    if not re.fullmatch(r"\w[\w.-]*", name) or name in RECIPES or name.startswith(RESERVED_PREFIXES):
         raise BadInput(
             f"{word!r}: a variant is NAME='RECIPE --flag VALUE ...', where NAME consists of letters, digits, "
-            "'-', '.' and '_' and is no recipe's and no file's of the comparison."
+            "'-', '.' and '_' and is not the name of a recipe or of a file of the comparison."
         )
     try:
         recipe, *flags = shlex.split(word.partition("=")[2]) or [""]
     except ValueError as error:
-        raise BadInput(f"{word!r} cannot be read as a recipe and its flags: {error}.") from error
+        raise BadInput(f"{word!r} cannot be parsed as a recipe and its flags: {error}.") from error
     for flag in flags:
-        if (said := flag.split("=")[0].replace("_", "-")) in (*INSTEAD, *SHARED):
-            raise BadInput(f"{name}: {said} is the same for all that are compared.")
+        if (flag_name := flag.split("=")[0].replace("_", "-")) in (*REPLACEMENTS, *COMMON_FLAGS):
+            raise BadInput(f"{name}: {flag_name} applies to all recipes; give it outside the variant.")
     return recipe, *flags

@@ -1,1 +1,1 @@
-"""Recipes side by side: the same env, budget and seeds on this machine, and what came of it."""
+"""Compare recipes: same env, budget and seeds on one machine, ranked by time to a threshold."""

@@ -1,4 +1,4 @@
-"""One run of a comparison in a process of its own: `python -m troop.compare.child DIR RECIPE SEED`."""
+"""Train one run of a comparison in a separate process: `python -m troop.compare.child DIR RECIPE SEED`."""
 
 from __future__ import annotations
 
@@ -9,51 +9,50 @@ import sys
 import threading
 from pathlib import Path
 
-from troop.compare.plan import Plan, run_path
+from troop.compare.plan import ComparisonPlan, run_path
 from troop.core.errors import TroopError
 from troop.runs.directory import CONFIG, RunDirectory
 
 
 def run(folder: Path, recipe: str, seed: int) -> int:
-    """Train, or go on where it stopped; the exit code of `troop train`."""
+    """Start the run, or resume it if its directory exists; return the exit code of `troop train`."""
     from troop.experiment import Experiment
 
-    made = Experiment.from_dict(Plan.read(folder).recipes[recipe])
-    made = dataclasses.replace(made, seed=seed)
+    experiment = Experiment.from_dict(ComparisonPlan.read(folder).recipes[recipe])
+    experiment = dataclasses.replace(experiment, seed=seed)
     path = run_path(folder, recipe, seed)
     if (path / CONFIG).exists():
         with RunDirectory.open(path, lock=True) as directory:
-            result = made.resume(directory)
+            result = experiment.resume(directory)
     else:
-        result = made.run(path)
+        result = experiment.run(path)
     return 0 if result.status == "done" else 3
 
 
-def follow_parent() -> None:
-    """Stop as if by Ctrl-C when standard input closes: the parent has ended, or asks for it."""
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # shells start what is in the background deaf to it
-    lifeline = os.dup(0)
+def stop_when_stdin_closes() -> None:
+    """Raise SIGINT in this process when standard input closes: the parent died or requests a stop."""
+    # A shell starts background processes with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    parent_pipe = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
     def wait() -> None:
-        os.read(lifeline, 1)
+        os.read(parent_pipe, 1)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=wait, daemon=True).start()
 
 
 def main() -> int:
-    """Run what the command line names."""
+    """Run what the command line names; return the exit code."""
     folder, recipe, seed = sys.argv[1:]
     try:
-        follow_parent()
+        stop_when_stdin_closes()
         return run(Path(folder), recipe, int(seed))
     except TroopError as error:
         print(f"troop: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:  # before the run listens itself
+    except KeyboardInterrupt:  # before the run has installed its own handler
         return 3
 
 

@@ -1,4 +1,4 @@
-"""The machine a comparison is made on: its result holds for no other."""
+"""Facts about this machine: measured times hold for no other."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import platform
 from pathlib import Path
 from typing import Any
 
-DECIDES = ("cpu", "cores", "gpu")
+HARDWARE = ("cpu", "cores", "gpu")
 
 
-def machine(device: str) -> dict[str, Any]:
-    """What decides how fast a run is here, and the versions in use."""
+def machine_facts(device: str) -> dict[str, Any]:
+    """Return the hardware that determines the speed of a run, and the versions of the software."""
     import psutil
     import torch
 
@@ -18,7 +18,7 @@ def machine(device: str) -> dict[str, Any]:
     from troop.engines.runtime import cores
 
     return {
-        "cpu": _cpu(),
+        "cpu": _cpu_model(),
         "cores": cores(),
         "gpu": torch.cuda.get_device_name(device) if device.startswith("cuda") else None,
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
@@ -29,30 +29,30 @@ def machine(device: str) -> dict[str, Any]:
     }
 
 
-def described(found: dict[str, Any]) -> str:
-    """In a line."""
-    cores = found.get("cores")
-    words = f"{cores} core{'' if cores == 1 else 's'} of {found.get('cpu')}, {found.get('memory_gb')} GB"
-    words += f", {found['gpu']}" if found.get("gpu") else ""
-    return f"{words}; {found.get('system')}, torch {found.get('torch')}, troop {found.get('troop')}"
+def describe(facts: dict[str, Any]) -> str:
+    """Format the facts as one line."""
+    cores = facts.get("cores")
+    hardware = f"{cores} core{'' if cores == 1 else 's'} of {facts.get('cpu')}, {facts.get('memory_gb')} GB"
+    hardware += f", {facts['gpu']}" if facts.get("gpu") else ""
+    return f"{hardware}; {facts.get('system')}, torch {facts.get('torch')}, troop {facts.get('troop')}"
 
 
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether times measured on both may stand in one table."""
-    return all(one.get(name) == other.get(name) for name in DECIDES)
+def same_hardware(facts: dict[str, Any], other_facts: dict[str, Any]) -> bool:
+    """Return whether times measured on both machines are comparable."""
+    return all(facts.get(name) == other_facts.get(name) for name in HARDWARE)
 
 
-def busy(seconds: float = 0.5) -> float:
-    """The share of all cores that others use just now; nothing of ours may be running."""
+def background_load(seconds: float = 0.5) -> float:
+    """Measure for `seconds` which share of all cores is in use; call it while no run of Troop is active."""
     import psutil
 
     return float(psutil.cpu_percent(interval=seconds)) / 100
 
 
-def _cpu() -> str:
+def _cpu_model() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or "unknown"
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or "unknown"

@@ -1,74 +1,78 @@
-"""What a reader of the table must know: failures, early ends, restarts, a busy machine, the reckoning."""
+"""Notes under the table of results: failures, early ends, restarts, background load, and the method."""
 
 from __future__ import annotations
 
 import shlex
 
-from troop.compare.plan import Plan
+from troop.compare.plan import ComparisonPlan
 from troop.compare.ranking import RecipeResult
 from troop.compare.run_result import RunResult
-from troop.compare.statistics import LEVEL
+from troop.compare.statistics import CONFIDENCE
 
-BUSY = 0.15  # of all cores, used by others
-
-
-def notes(plan: Plan, found: list[RecipeResult]) -> list[str]:
-    """One sentence each, what happened before how it was reckoned."""
-    runs = sorted(
-        (run for standing in found for run in standing.runs), key=lambda run: (run.seed, run.recipe)
-    )
-    return [*_happened(runs), *_reckoned(plan, found)]
+HIGH_LOAD = 0.15  # share of all cores used by other programs
+FEW_RUNS = 5
 
 
-def _happened(runs: list[RunResult]) -> list[str]:
-    said = [f"{run.name} failed: {run.reason}" for run in runs if run.status == "failed"]
-    for status, words in (("unfinished", "not finished"), ("waiting", "not started")):
+def notes(plan: ComparisonPlan, results: list[RecipeResult]) -> list[str]:
+    """Return one sentence per note: first about runs, then about the method."""
+    runs = sorted((run for result in results for run in result.runs), key=lambda run: (run.seed, run.recipe))
+    return [*_run_notes(runs), *_method_notes(plan, results)]
+
+
+def _run_notes(runs: list[RunResult]) -> list[str]:
+    texts = [f"{run.name} failed: {run.reason}" for run in runs if run.status == "failed"]
+    for status, label in (("unfinished", "Not finished"), ("waiting", "Not started")):
         if names := [run.name for run in runs if run.status == status]:
-            said.append(f"{words.capitalize()} and left out: {', '.join(names)}.")
+            texts.append(f"{label} and left out: {', '.join(names)}.")
     for run in runs:
-        if run.early and run.summary is not None:
-            spent = f"{run.summary.wall_s:.0f} s and {run.summary.env_steps:,} env steps"
-            said.append(f"{run.name} ended early, after {spent}.")
-        said += _trouble(run)
-    if hurt := [run for run in runs if run.busy >= BUSY]:
-        which = "every run" if len(hurt) == len(runs) else ", ".join(run.name for run in hurt)
-        most = max(run.busy for run in hurt)
-        said.append(
-            f"Others used the machine (up to {most:.0%}) at the start of {which}: times are too long."
+        if run.ended_early and run.summary is not None:
+            used = f"{run.summary.wall_s:.0f} s and {run.summary.env_steps:,} env steps"
+            texts.append(f"{run.name} ended early, after {used}.")
+        texts += _irregularities(run)
+    if loaded := [run for run in runs if run.background_load >= HIGH_LOAD]:
+        names_or_all = "every run" if len(loaded) == len(runs) else ", ".join(run.name for run in loaded)
+        highest = max(run.background_load for run in loaded)
+        texts.append(
+            f"Other programs used up to {highest:.0%} of the cores at the start of {names_or_all}: "
+            "times are too long."
         )
-    return said
+    return texts
 
 
-def _trouble(run: RunResult) -> list[str]:
-    """Restarts and the like of one run."""
-    found = run.summary
+def _irregularities(run: RunResult) -> list[str]:
+    """Return a note with the numbers of resumes, restarts, env faults and skipped updates, if any."""
+    summary = run.summary
     counts = {
         "resumed": run.resumed,
-        "restarts of roles": found.restarts if found else 0,
-        "env faults": found.env_faults if found else 0,
-        "skipped updates": found.skipped_updates if found else 0,
+        "restarts of roles": summary.restarts if summary else 0,
+        "env faults": summary.env_faults if summary else 0,
+        "skipped updates": summary.skipped_updates if summary else 0,
     }
-    told = [f"{what} {count}" for what, count in counts.items() if count]
-    return [f"{run.name}: {', '.join(told)}."] if told and run.status == "done" else []
+    parts = [f"{name} {count}" for name, count in counts.items() if count]
+    return [f"{run.name}: {', '.join(parts)}."] if parts and run.status == "done" else []
 
 
-def _reckoned(plan: Plan, found: list[RecipeResult]) -> list[str]:
-    said = []
-    counts = {len(standing.done) for standing in found if standing.done}
+def _method_notes(plan: ComparisonPlan, results: list[RecipeResult]) -> list[str]:
+    texts = []
+    counts = {len(result.done_runs) for result in results if result.done_runs}
     if counts and max(counts) == 1:
-        said.append("One run of each: no interval, and luck is not told from merit.")
-    elif counts and min(counts) < 5:
-        said.append(f"With {min(counts)} runs an interval is hardly more than their range.")
-    if any(standing.reached for standing in found):
-        said.append("A time is that of the first evaluation at or above; evaluation itself is not counted.")
+        texts.append("One run per recipe: there is no interval, and the difference may be chance.")
+    elif counts and min(counts) < FEW_RUNS:
+        texts.append(f"With {min(counts)} runs an interval is little more than their range.")
+    if any(result.thresholds for result in results):
+        texts.append(
+            "A time is that of the first evaluation at or above the threshold; evaluation time is excluded."
+        )
         if not plan.thresholds:
-            said.append("The thresholds are shares of the best found here; --thresholds fixes them.")
-    said += [f"{name} is `{shlex.join(words)}`." for name, words in plan.own.items()]
-    beside = [name for name, made in plan.recipes.items() if made.get("engine", {}).get("kind") != "Inline"]
-    if beside:
-        said.append(
-            f"Evaluation runs beside training and takes its share of the cores in: {', '.join(beside)}."
+            texts.append("The thresholds are shares of the best return here; --thresholds fixes them.")
+    texts += [f"{name} is `{shlex.join(words)}`." for name, words in plan.variants.items()]
+    concurrent = [
+        name for name, config in plan.recipes.items() if config.get("engine", {}).get("kind") != "Inline"
+    ]
+    if concurrent:
+        texts.append(
+            f"Evaluation runs concurrently with training and uses the same cores in: {', '.join(concurrent)}."
         )
     if counts and max(counts) > 1:
-        said.append(f"IQM: interquartile mean; intervals: {LEVEL:.0%}, bootstrap over runs.")
-    return said
+        texts.append(f"IQM: interquartile mean; intervals: {CONFIDENCE:.0%}, bootstrap over runs.")
+    return texts

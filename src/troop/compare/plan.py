@@ -1,4 +1,4 @@
-"""compare.json: what is compared, and what was tried so far."""
+"""ComparisonPlan: what is compared and the history of attempts, stored in compare.json."""
 
 from __future__ import annotations
 
@@ -14,126 +14,126 @@ from troop.core.errors import BadInput
 from troop.runs import files, lock
 from troop.runs.directory import CONFIG
 
-NAME = "compare.json"
-VERSION = 1
+PLAN_FILE = "compare.json"
+VERSION = 2
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One child process: which run, when, how busy the machine was before it, how it ended."""
+    """One child process: its run, its start time, the load before it, and how it ended."""
 
     recipe: str
     seed: int
     started: str
-    busy: float  # share of all cores used by others just before it started
-    outcome: str = "running"  # then done, stopped or failed
+    background_load: float  # share of all cores used by other programs just before the start
+    outcome: str = "running"  # or done, stopped, failed
     reason: str = ""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Recipes x seeds on one env with one budget; recipes are kept as whole experiments."""
+class ComparisonPlan:
+    """Recipes x seeds on one env with one budget; each recipe is stored as a complete experiment."""
 
     env: str
     minutes: float | None
     env_steps: int | None
     seeds: int
     flags: tuple[str, ...]
-    thresholds: tuple[float, ...]  # empty: fractions of the best
+    thresholds: tuple[float, ...]  # empty: fractions of the best return
     machine: dict[str, Any]
     recipes: dict[str, dict[str, Any]]
-    own: dict[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # of variants: recipe and flags of their own
+    variants: dict[str, tuple[str, ...]] = field(default_factory=dict)  # name -> base recipe, its own flags
     history: tuple[Attempt, ...] = ()
     version: int = field(default=VERSION)
 
     @property
     def budget(self) -> str:
-        """In words."""
+        """The budget of each run as text."""
         if self.minutes is not None:
             return f"{self.minutes:g} minute{'' if self.minutes == 1 else 's'} of training"
         return f"{self.env_steps:,} env steps"
 
     @property
     def title(self) -> str:
-        """What is compared."""
+        """Env, budget and number of seeds as text."""
         return f"{self.env}, {self.budget} each, {self.seeds} seed{'' if self.seeds == 1 else 's'}"
 
     def runs(self) -> Iterator[tuple[str, int]]:
-        """Every (recipe, seed), all recipes of a seed before the next: whenever it ends, it compares."""
+        """Yield every (recipe, seed), seed by seed, so that a comparison stopped early has all recipes."""
         return ((recipe, seed) for seed in range(1, self.seeds + 1) for recipe in self.recipes)
 
     def last_attempt(self, recipe: str, seed: int) -> Attempt | None:
-        """The newest try of a run."""
+        """Return the newest attempt of a run, or None."""
         return next(reversed(self.attempts(recipe, seed)), None)
 
     def attempts(self, recipe: str, seed: int) -> list[Attempt]:
-        """Every try of a run, oldest first."""
+        """Return all attempts of a run, oldest first."""
         return [attempt for attempt in self.history if (attempt.recipe, attempt.seed) == (recipe, seed)]
 
-    def noted(self, attempt: Attempt) -> Self:
-        """With one try more, or with the newest one of the same run and start replaced."""
-        kept = tuple(
+    def with_attempt(self, attempt: Attempt) -> Self:
+        """Return a plan with this attempt added, or replaced if run and start time are already present."""
+        others = tuple(
             old
             for old in self.history
             if (old.recipe, old.seed, old.started) != (attempt.recipe, attempt.seed, attempt.started)
         )
-        return dataclasses.replace(self, history=(*kept, attempt))
+        return dataclasses.replace(self, history=(*others, attempt))
 
     def write(self, folder: Path) -> None:
-        """Replace compare.json in one step."""
-        files.write_json(folder / NAME, dataclasses.asdict(self))
+        """Replace compare.json atomically."""
+        files.write_json(folder / PLAN_FILE, dataclasses.asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """What `write` wrote; BadInput if it is not that."""
-        path = folder / NAME
+        """Read the plan that `write` stored; raise BadInput if the file is damaged or of another version."""
+        path = folder / PLAN_FILE
         try:
-            found = files.read_object(path)
+            content = files.read_object(path)
         except OSError as error:
             raise BadInput(f"{path} cannot be read ({error.strerror}); choose another --run.") from error
         except ValueError as error:
             raise BadInput(f"{path} is damaged ({error}); choose another --run.") from error
-        found.setdefault("own", {})
-        known = {f.name for f in dataclasses.fields(cls)}
-        if found.get("version") != VERSION or set(found) != known or not _sound(found):
+        fields = {f.name for f in dataclasses.fields(cls)}
+        if content.get("version") != VERSION or set(content) != fields or not _is_valid(content):
             raise BadInput(f"{path} is damaged or of another version; choose another --run.")
-        found["history"] = tuple(Attempt(**attempt) for attempt in found["history"])
-        found["own"] = {name: tuple(words) for name, words in found["own"].items()}
-        return cls(**found | {"flags": tuple(found["flags"]), "thresholds": tuple(found["thresholds"])})
+        content["history"] = tuple(Attempt(**attempt) for attempt in content["history"])
+        content["variants"] = {name: tuple(words) for name, words in content["variants"].items()}
+        content["flags"], content["thresholds"] = tuple(content["flags"]), tuple(content["thresholds"])
+        return cls(**content)
 
 
-def _sound(found: dict[str, Any]) -> bool:
-    """Whether everything is of its kind, as far as anybody leans on it."""
-    fields = {f.name for f in dataclasses.fields(Attempt)}
+def _is_valid(content: dict[str, Any]) -> bool:
+    """Return whether the fields have the types and ranges that the code relies on."""
+    attempt_fields = {f.name for f in dataclasses.fields(Attempt)}
     return (
-        isinstance(found["env"], str)
-        and type(found["seeds"]) is int
-        and found["seeds"] >= 1
-        and (type(found["env_steps"]) is int or isinstance(found["minutes"], int | float))
-        and isinstance(found["machine"], dict)
-        and isinstance(found["recipes"], dict)
-        and all(isinstance(made, dict) for made in found["recipes"].values())
-        and all(re.fullmatch(r"[\w-][\w.-]*", name) for name in found["recipes"])  # they name folders
-        and all(isinstance(found[name], list) for name in ("flags", "thresholds", "history"))
-        and isinstance(found["own"], dict)
-        and all(isinstance(words, list) for words in found["own"].values())
-        and all(isinstance(word, str) for words in found["own"].values() for word in words)
-        and all(isinstance(word, str) for word in found["flags"])
-        and all(isinstance(x, int | float) and math.isfinite(x) for x in found["thresholds"])
-        and all(isinstance(attempt, dict) and set(attempt) == fields for attempt in found["history"])
+        isinstance(content["env"], str)
+        and type(content["seeds"]) is int
+        and content["seeds"] >= 1
+        and (type(content["env_steps"]) is int or isinstance(content["minutes"], int | float))
+        and isinstance(content["machine"], dict)
+        and isinstance(content["recipes"], dict)
+        and all(isinstance(experiment, dict) for experiment in content["recipes"].values())
+        and all(re.fullmatch(r"[\w-][\w.-]*", name) for name in content["recipes"])  # names of folders
+        and all(isinstance(content[name], list) for name in ("flags", "thresholds", "history"))
+        and isinstance(content["variants"], dict)
+        and all(isinstance(words, list) for words in content["variants"].values())
+        and all(isinstance(word, str) for words in content["variants"].values() for word in words)
+        and all(isinstance(word, str) for word in content["flags"])
+        and all(isinstance(x, int | float) and math.isfinite(x) for x in content["thresholds"])
+        and all(
+            isinstance(attempt, dict) and set(attempt) == attempt_fields for attempt in content["history"]
+        )
     )
 
 
 def run_path(folder: Path, recipe: str, seed: int) -> Path:
-    """Where a run of the comparison lives: an ordinary run directory."""
+    """Return the run directory of one run of the comparison."""
     return folder / recipe / f"seed{seed}"
 
 
-def holds(folder: Path) -> bool:
-    """Whether a comparison is there; BadInput if something else is."""
-    if (folder / NAME).is_file():
+def contains_comparison(folder: Path) -> bool:
+    """Return whether `folder` holds a comparison; raise BadInput if it holds something else."""
+    if (folder / PLAN_FILE).is_file():
         return True
     if not folder.exists():
         return False
@@ -146,23 +146,23 @@ def holds(folder: Path) -> bool:
     return False
 
 
-def difference(old: dict[str, Any], new: dict[str, Any], path: str = "") -> tuple[str, Any, Any] | None:
-    """The first setting, as a flag, in which two experiments differ, and both values."""
+def first_difference(old: dict[str, Any], new: dict[str, Any], path: str = "") -> tuple[str, Any, Any] | None:
+    """Return the flag of the first setting in which two experiments differ, with both values, or None."""
     for key in [*old, *(key for key in new if key not in old)]:
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict) and a.get("kind") == b.get("kind"):
-            if found := difference(a, b, f"{path}{key}."):
-                return found
+            if difference := first_difference(a, b, f"{path}{key}."):
+                return difference
         elif a != b:
-            return _flag(f"{path}{key}"), _named(a), _named(b)
+            return _flag(f"{path}{key}"), _kind_or_value(a), _kind_or_value(b)
     return None
 
 
-def _named(value: Any) -> Any:  # noqa: ANN401 - a JSON value
+def _kind_or_value(value: Any) -> Any:  # noqa: ANN401 - a JSON value
     return value.get("kind", value) if isinstance(value, dict) else value
 
 
 def _flag(name: str) -> str:
-    """How `troop train` calls a setting."""
+    """Return the flag of `troop train` that sets the config field `name`."""
     short = {"env.id": "env", "env.envs": "envs"}.get(name, name.removeprefix("until."))
     return f"--{short}".replace("_", "-")

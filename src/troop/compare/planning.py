@@ -1,4 +1,4 @@
-"""From what was asked for to a plan: a new one, or an old one with more recipes and seeds."""
+"""Turn arguments into a plan: a new one, or the stored one extended by recipes and seeds."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from troop.compare import run_result
-from troop.compare.machine import described, machine, same
-from troop.compare.plan import Plan, difference, holds, run_path
+from troop.compare.machine import describe, machine_facts, same_hardware
+from troop.compare.plan import ComparisonPlan, contains_comparison, first_difference, run_path
 from troop.core.errors import BadInput
 from troop.experiment import Experiment
 from troop.runs import files
 from troop.runs.directory import CONFIG, RunDirectory
 from troop.runs.lock import Lock
 
-SEEDS = 3
+DEFAULT_SEEDS = 3
 
 
 @dataclass(frozen=True)
 class CompareArgs:
-    """What the user said; None or empty where nothing was said."""
+    """The arguments of `troop compare`; None or empty where an argument is absent."""
 
     recipes: tuple[str, ...] = ()
     env: str | None = None
@@ -32,131 +32,131 @@ class CompareArgs:
     seeds: int | None = None
     thresholds: tuple[float, ...] | None = None
     flags: tuple[str, ...] = ()
-    own: dict[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # name -> recipe and flags, where they differ
+    variants: dict[str, tuple[str, ...]] = field(default_factory=dict)  # name -> base recipe, its own flags
 
 
-Make = Callable[[str, CompareArgs], Experiment]
+MakeExperiment = Callable[[str, CompareArgs], Experiment]
 
 
 @contextlib.contextmanager
-def settled(folder: Path, wish: CompareArgs, make: Make) -> Iterator[Plan]:
-    """The plan for `folder`, written there and locked; BadInput before anything changes if it cannot be."""
-    new = None if holds(folder) else begun(wish, make, folder)
+def open_plan(folder: Path, args: CompareArgs, make: MakeExperiment) -> Iterator[ComparisonPlan]:
+    """Lock `folder`, write its new or extended plan and yield it; raise BadInput before any change."""
+    new = None if contains_comparison(folder) else new_plan(args, make, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise files.disk_problem("create", folder, error) from error
     lock = Lock(folder)
     try:
-        if new is not None and holds(folder):
-            raise BadInput(f"{folder} was begun by another process just now; choose another --run.")
-        plan = new or extended(Plan.read(folder), wish, make, folder)
+        if new is not None and contains_comparison(folder):
+            raise BadInput(f"Another process just started a comparison in {folder}; choose another --run.")
+        plan = new or extend_plan(ComparisonPlan.read(folder), args, make, folder)
         plan.write(folder)
         yield plan
     finally:
         lock.release()
 
 
-def begun(wish: CompareArgs, make: Make, folder: Path) -> Plan:
-    """A new plan."""
-    if not wish.recipes:
-        raise BadInput(f"Which recipes? {folder} holds no comparison to go on with; see `troop recipes`.")
-    if not wish.env:
-        raise BadInput("On which env? Give --env; see `troop envs`.")
-    if wish.minutes is None and wish.env_steps is None:
-        raise BadInput("How long? Give --minutes or --env-steps, the budget of each run.")
-    made = {recipe: make(recipe, wish) for recipe in wish.recipes}
-    return Plan(
-        env=wish.env,
-        minutes=wish.minutes,
-        env_steps=wish.env_steps,
-        seeds=wish.seeds or SEEDS,
-        flags=wish.flags,
-        thresholds=wish.thresholds or (),
-        machine=machine(next(iter(made.values())).device),
-        recipes={recipe: experiment.to_dict() for recipe, experiment in made.items()},
-        own=wish.own,
+def new_plan(args: CompareArgs, make: MakeExperiment, folder: Path) -> ComparisonPlan:
+    """Return a plan from the arguments; raise BadInput if recipes, env or budget are missing."""
+    if not args.recipes:
+        raise BadInput(f"No recipe is given and {folder} holds no comparison to resume; see `troop recipes`.")
+    if not args.env:
+        raise BadInput("--env is missing; see `troop envs`.")
+    if args.minutes is None and args.env_steps is None:
+        raise BadInput("The budget of each run is missing; give --minutes or --env-steps.")
+    experiments = {recipe: make(recipe, args) for recipe in args.recipes}
+    return ComparisonPlan(
+        env=args.env,
+        minutes=args.minutes,
+        env_steps=args.env_steps,
+        seeds=args.seeds or DEFAULT_SEEDS,
+        flags=args.flags,
+        thresholds=args.thresholds or (),
+        machine=machine_facts(next(iter(experiments.values())).device),
+        recipes={recipe: experiment.to_dict() for recipe, experiment in experiments.items()},
+        variants=args.variants,
     )
 
 
-def extended(plan: Plan, wish: CompareArgs, make: Make, folder: Path) -> Plan:
-    """The old plan with what is new in the wish; BadInput if they do not belong together."""
-    _same_terms(plan, wish, folder)
-    terms = dataclasses.replace(
-        wish,
+def extend_plan(
+    plan: ComparisonPlan, args: CompareArgs, make: MakeExperiment, folder: Path
+) -> ComparisonPlan:
+    """Return the stored plan plus new recipes, seeds and thresholds; raise BadInput if the two conflict."""
+    _check_env_and_budget(plan, args, folder)
+    merged = dataclasses.replace(
+        args,
         env=plan.env,
         minutes=plan.minutes,
         env_steps=plan.env_steps,
-        flags=(*plan.flags, *wish.flags),  # what is said again wins
-        own=plan.own | wish.own,
+        flags=(*plan.flags, *args.flags),  # of a repeated flag the last value counts
+        variants=plan.variants | args.variants,
     )
     for recipe, old in plan.recipes.items():
-        if recipe in wish.own or wish.flags not in ((), plan.flags):
-            _same_settings(recipe, old, make(recipe, terms), folder)
-    added = {recipe: make(recipe, terms).to_dict() for recipe in wish.recipes if recipe not in plan.recipes}
-    grown = dataclasses.replace(
+        if recipe in args.variants or args.flags not in ((), plan.flags):
+            _check_settings(recipe, old, make(recipe, merged), folder)
+    added = {recipe: make(recipe, merged).to_dict() for recipe in args.recipes if recipe not in plan.recipes}
+    extended = dataclasses.replace(
         plan,
-        seeds=max(plan.seeds, wish.seeds or 1),
-        thresholds=plan.thresholds if wish.thresholds is None else wish.thresholds,
+        seeds=max(plan.seeds, args.seeds or 1),
+        thresholds=plan.thresholds if args.thresholds is None else args.thresholds,
         recipes=plan.recipes | added,
-        own=terms.own,
+        variants=merged.variants,
     )
-    _unmixed(grown, folder)
-    _same_machine(grown, folder)
-    return grown
+    _check_run_directories(extended, folder)
+    _check_machine(extended, folder)
+    return extended
 
 
-def _same_terms(plan: Plan, wish: CompareArgs, folder: Path) -> None:
-    if wish.env is not None and wish.env != plan.env:
-        raise BadInput(f"--env is {wish.env} but {folder} compares on {plan.env}; choose another --run.")
+def _check_env_and_budget(plan: ComparisonPlan, args: CompareArgs, folder: Path) -> None:
+    if args.env is not None and args.env != plan.env:
+        raise BadInput(f"--env is {args.env} but {folder} compares on {plan.env}; choose another --run.")
     for name, flag in (("minutes", "--minutes"), ("env_steps", "--env-steps")):
-        asked, had = getattr(wish, name), getattr(plan, name)
-        if asked is not None and asked != had:
-            said = f"{asked:,}".removesuffix(".0")
+        new, old = getattr(args, name), getattr(plan, name)
+        if new is not None and new != old:
+            value = f"{new:,}".removesuffix(".0")
             raise BadInput(
-                f"{flag} is {said} but each run of {folder} has {plan.budget}, and budgets are not mixed; "
-                f"leave {flag} out or choose another --run."
+                f"{flag} is {value} but each run of {folder} has {plan.budget}, and all runs need the same "
+                f"budget; leave {flag} out or choose another --run."
             )
 
 
-def _same_settings(recipe: str, old: dict[str, Any], new: Experiment, folder: Path) -> None:
-    if found := difference(_normal(old), new.to_dict()):
-        name, had, asked = found
+def _check_settings(recipe: str, old: dict[str, Any], new: Experiment, folder: Path) -> None:
+    if difference := first_difference(_with_all_fields(old), new.to_dict()):
+        flag, old_value, new_value = difference
         raise BadInput(
-            f"{name} is {asked} for {recipe} but {folder} was begun with {had}; leave the flag as it was "
-            "or choose another --run."
+            f"{flag} is {new_value} for {recipe} but {folder} was started with {old_value}; leave the flag "
+            "unchanged or choose another --run."
         )
 
 
-def _unmixed(plan: Plan, folder: Path) -> None:
-    """Every run directory must hold what the plan says."""
+def _check_run_directories(plan: ComparisonPlan, folder: Path) -> None:
+    """Raise BadInput if the config of a run directory differs from the plan."""
     for recipe, seed in plan.runs():
         path = run_path(folder, recipe, seed)
         if not (path / CONFIG).exists():
             continue
-        wanted = _normal(plan.recipes[recipe]) | {"seed": seed}
-        if found := difference(wanted, _normal(RunDirectory.open(path).read_config())):
-            name, had, there = found
+        planned = _with_all_fields(plan.recipes[recipe]) | {"seed": seed}
+        if difference := first_difference(planned, _with_all_fields(RunDirectory.open(path).read_config())):
+            flag, planned_value, value = difference
             raise BadInput(
-                f"{path} was run with {name} {there} where the comparison has {had}; move it away "
+                f"{path} was run with {flag} {value} where the comparison has {planned_value}; move it away "
                 "or choose another --run."
             )
 
 
-def _same_machine(plan: Plan, folder: Path) -> None:
-    """Times of two machines do not belong in one table; a comparison that is done may be read anywhere."""
-    if all(run.status == "done" for run in run_result.gather(plan, folder)):
+def _check_machine(plan: ComparisonPlan, folder: Path) -> None:
+    """Raise BadInput if runs are left and this machine is another one: their times are not comparable."""
+    if all(run.status == "done" for run in run_result.read_runs(plan, folder)):
         return
-    here = machine(next(iter(plan.recipes.values())).get("device", "cpu"))
-    if not same(plan.machine, here):
+    here = machine_facts(next(iter(plan.recipes.values())).get("device", "cpu"))
+    if not same_hardware(plan.machine, here):
         raise BadInput(
-            f"{folder} was begun on {described(plan.machine)} but this is {described(here)}; go on there "
-            "or choose another --run."
+            f"{folder} was started on {describe(plan.machine)} but this machine is {describe(here)}; "
+            "continue there or choose another --run."
         )
 
 
-def _normal(experiment: dict[str, Any]) -> dict[str, Any]:
-    """With every field of today's configs, so that a field added since is no difference."""
+def _with_all_fields(experiment: dict[str, Any]) -> dict[str, Any]:
+    """Add the default of every config field that is newer than the stored experiment."""
     return Experiment.from_dict(experiment).to_dict()

@@ -1,4 +1,4 @@
-"""Standings: what the runs of each recipe come to, best first."""
+"""RecipeResult: the aggregated runs of one recipe; ranks recipes and states which one is fastest."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from troop.compare.plan import Plan
+from troop.compare.plan import ComparisonPlan
 from troop.compare.run_result import RunResult
 from troop.compare.statistics import (
     Array,
-    first_at,
-    held,
-    interval,
+    bootstrap_interval,
+    first_crossing,
+    forward_fill,
     iqm,
-    middle_time,
+    median_time,
     probability_of_improvement,
 )
 from troop.logs.progress import duration, number
@@ -25,164 +25,167 @@ FRACTIONS = (0.5, 0.75, 0.9)
 
 @dataclass(frozen=True)
 class CurveBand:
-    """An interquartile mean over runs and its interval, along time or env steps."""
+    """Interquartile mean over runs and its bootstrap interval at each point of `x` (seconds or env steps)."""
 
-    at: Array
-    middle: Array
+    x: Array
+    iqm: Array
     low: Array
     high: Array
 
 
 @dataclass(frozen=True)
 class TimeToThreshold:
-    """When each run that counts first reached a threshold; infinity where it did not."""
+    """Seconds and env steps after which each done or failed run first reached a return; infinity if never."""
 
     threshold: float
     seconds: list[float]
     env_steps: list[float]
 
     @property
-    def count(self) -> int:
-        """Runs that reached it."""
+    def reached(self) -> int:
+        """The number of runs that reached the threshold."""
         return sum(math.isfinite(time) for time in self.seconds)
 
     @property
-    def time(self) -> float:
-        """The median over runs, in seconds."""
-        return middle_time(self.seconds)
+    def median_seconds(self) -> float:
+        """The median over runs."""
+        return median_time(self.seconds)
 
 
 @dataclass(frozen=True)
 class RecipeResult:
-    """One recipe: curves and final return of runs that are done; a failed run reaches nothing more."""
+    """One recipe; curves and final return use its done runs, times to thresholds also its failed ones."""
 
     recipe: str
     runs: list[RunResult]
-    by_time: CurveBand | None
-    by_steps: CurveBand | None
-    reached: list[TimeToThreshold]
+    by_seconds: CurveBand | None
+    by_env_steps: CurveBand | None
+    thresholds: list[TimeToThreshold]  # ascending
 
     @property
-    def done(self) -> list[RunResult]:
-        """Runs that used their budget."""
+    def done_runs(self) -> list[RunResult]:
+        """The runs that used their budget."""
         return [run for run in self.runs if run.status == "done"]
 
     @property
-    def final(self) -> tuple[float, float, float] | None:
-        """Interquartile mean of the last evaluations, and its interval."""
-        if self.by_time is None:
-            return None
-        return float(self.by_time.middle[-1]), float(self.by_time.low[-1]), float(self.by_time.high[-1])
+    def final_return(self) -> tuple[float, float, float] | None:
+        """Interquartile mean of the last evaluations with its lower and upper bound; None without runs."""
+        band = self.by_seconds
+        return None if band is None else (float(band.iqm[-1]), float(band.low[-1]), float(band.high[-1]))
 
     @property
-    def rate(self) -> float | None:
-        """Env steps a training second, the median of runs."""
-        rates = [run.summary.env_steps_per_s for run in self.done if run.summary is not None]
+    def env_steps_per_s(self) -> float | None:
+        """Env steps per training second, median over runs; None without runs."""
+        rates = [run.summary.env_steps_per_s for run in self.done_runs if run.summary is not None]
         return float(np.median(rates)) if rates else None
 
-    def rank(self) -> tuple[float, float, float]:
-        """Smaller is better: more thresholds, then sooner at the highest, then more return at the end."""
-        times = [reach.time for reach in self.reached if math.isfinite(reach.time)]
-        return -len(times), times[-1] if times else 0.0, -self.final[0] if self.final else math.inf
+    def sort_key(self) -> tuple[float, float, float]:
+        """Order by thresholds reached, then time to the highest of them, then final return; best first."""
+        times = [t.median_seconds for t in self.thresholds if math.isfinite(t.median_seconds)]
+        final_return = self.final_return
+        return -len(times), times[-1] if times else 0.0, -final_return[0] if final_return else math.inf
 
 
-def standings(plan: Plan, runs: list[RunResult]) -> list[RecipeResult]:
-    """All recipes of the plan, best first."""
-    mine = {recipe: [run for run in runs if run.recipe == recipe] for recipe in plan.recipes}
-    done = {recipe: [run for run in found if run.status == "done"] for recipe, found in mine.items()}
-    by_time = {recipe: band([run.seconds for run in found], found) for recipe, found in done.items()}
-    wanted = sorted(plan.thresholds) or fitting(
-        list(by_time.values()), [run for run in runs if run.status == "done"]
+def rank_recipes(plan: ComparisonPlan, runs: list[RunResult]) -> list[RecipeResult]:
+    """Aggregate the runs of each recipe of the plan; best recipe first."""
+    by_recipe = {recipe: [run for run in runs if run.recipe == recipe] for recipe in plan.recipes}
+    done = {recipe: [run for run in group if run.status == "done"] for recipe, group in by_recipe.items()}
+    bands = {recipe: curve_band([run.seconds for run in group], group) for recipe, group in done.items()}
+    thresholds = sorted(plan.thresholds) or default_thresholds(
+        list(bands.values()), [run for run in runs if run.status == "done"]
     )
-    found = [
+    results = [
         RecipeResult(
             recipe,
-            mine[recipe],
-            by_time[recipe],
-            band([run.env_steps for run in done[recipe]], done[recipe]),
-            [reach(mine[recipe], threshold) for threshold in wanted],
+            by_recipe[recipe],
+            bands[recipe],
+            curve_band([run.env_steps for run in done[recipe]], done[recipe]),
+            [time_to_threshold(by_recipe[recipe], threshold) for threshold in thresholds],
         )
         for recipe in plan.recipes
     ]
-    return sorted(found, key=RecipeResult.rank)
+    return sorted(results, key=RecipeResult.sort_key)
 
 
-def band(at: list[Array], runs: list[RunResult]) -> CurveBand | None:
-    """Runs on one grid: every point at which one of them was evaluated, each run's last value held.
+def curve_band(x: list[Array], runs: list[RunResult]) -> CurveBand | None:
+    """Aggregate learning curves; `x` has the seconds or env steps of each run's evaluations.
 
-    It begins where all have a value, and ends with the last of them.
+    The grid has every point at which a run was evaluated, from where all runs have a value; between two
+    evaluations and after its last one a run keeps its last value.
     """
     if not runs:
         return None
-    grid = np.unique(np.concatenate(at))
-    grid = grid[grid >= max(points[0] for points in at)]
-    values = np.stack([held(points, run.returns, grid) for points, run in zip(at, runs, strict=True)])
-    return CurveBand(grid, iqm(values), *interval(values))
+    grid = np.unique(np.concatenate(x))
+    grid = grid[grid >= max(points[0] for points in x)]
+    values = np.stack([forward_fill(points, run.returns, grid) for points, run in zip(x, runs, strict=True)])
+    return CurveBand(grid, iqm(values), *bootstrap_interval(values))
 
 
-def reach(runs: list[RunResult], threshold: float) -> TimeToThreshold:
-    """When the runs that are done or failed reached it; unfinished ones say nothing yet."""
-    judged = [run for run in runs if run.status in ("done", "failed")]
+def time_to_threshold(runs: list[RunResult], threshold: float) -> TimeToThreshold:
+    """Collect when the done and failed runs first reached the threshold; unfinished runs are left out."""
+    ended = [run for run in runs if run.status in ("done", "failed")]
     return TimeToThreshold(
         threshold,
-        [first_at(run.seconds, run.returns, threshold) for run in judged],
-        [first_at(run.env_steps, run.returns, threshold) for run in judged],
+        [first_crossing(run.seconds, run.returns, threshold) for run in ended],
+        [first_crossing(run.env_steps, run.returns, threshold) for run in ended],
     )
 
 
-def fitting(bands: list[CurveBand | None], done: list[RunResult]) -> list[float]:
-    """Half, three quarters and nine tenths of the way to the best interquartile mean of all.
+def default_thresholds(bands: list[CurveBand | None], done: list[RunResult]) -> list[float]:
+    """Return 50, 75 and 90 % of the best interquartile mean of all recipes, rounded down to three digits.
 
-    The way begins at 0, or, where returns are negative, at the worst evaluation of the middle run.
+    Where returns are negative, 0 % is the median over runs of a run's worst evaluation instead of 0.
     """
-    best = max((float(band.middle.max()) for band in bands if band is not None), default=None)
+    best = max((float(band.iqm.max()) for band in bands if band is not None), default=None)
     if best is None:
         return []
     start = min(0.0, float(np.median([run.returns.min() for run in done])))
-    way = best - start
-    if way <= 0:
+    span = best - start
+    if span <= 0:
         return [best]
-    unit = 10.0 ** (math.floor(math.log10(way)) - 2)  # three figures of the way, rounded down
-    places = max(0, -math.floor(math.log10(unit)))
-    rounded = [round(math.floor((start + share * way) / unit) * unit, places) for share in FRACTIONS]
+    unit = 10.0 ** (math.floor(math.log10(span)) - 2)
+    decimals = max(0, -math.floor(math.log10(unit)))
+    rounded = [round(math.floor((start + share * span) / unit) * unit, decimals) for share in FRACTIONS]
     return sorted(set(rounded))
 
 
-def spell(seconds: float) -> str:
-    """A training time; short ones to a tenth of a second."""
+def format_seconds(seconds: float) -> str:
+    """Format a training time; below 10 seconds with one decimal."""
     return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
 
 
-def answer(found: list[RecipeResult]) -> str:
-    """Which is fastest, in a sentence, and how sure that is."""
-    first = found[0]
-    reached = [reach for reach in first.reached if math.isfinite(reach.time)]
-    if not first.done or not reached:
-        return "No recipe reached a threshold." if any(s.done for s in found) else "No run is done yet."
+def answer(results: list[RecipeResult]) -> str:
+    """State in one or two sentences which recipe is fastest, by how much, and in how many pairs of runs."""
+    first = results[0]
+    reached = [t for t in first.thresholds if math.isfinite(t.median_seconds)]
+    if not first.done_runs or not reached:
+        any_done = any(result.done_runs for result in results)
+        return "No recipe reached a threshold." if any_done else "No run is done yet."
     goal = reached[-1]
-    said = f"Fastest to {number(goal.threshold)}: {first.recipe}, {spell(goal.time)} of training"
-    said += f" (median of {len(goal.seconds)} seeds)" if len(goal.seconds) > 1 else " (one seed)"
-    if len(found) == 1:
-        return f"{said}."
-    second, pairs = found[1], ""
-    other = second.reached[len(reached) - 1]
+    time = format_seconds(goal.median_seconds)
+    text = f"Fastest to {number(goal.threshold)}: {first.recipe}, {time} of training"
+    text += f" (median of {len(goal.seconds)} seeds)" if len(goal.seconds) > 1 else " (one seed)"
+    if len(results) == 1:
+        return f"{text}."
+    second, pairs = results[1], ""
+    other = second.thresholds[len(reached) - 1]
     if (count := len(goal.seconds) * len(other.seconds)) > 1:
         wins = probability_of_improvement(goal.seconds, other.seconds) * count
-        pairs = f" {first.recipe} was sooner in {wins:g} of {count} pairs of runs."
-    return f"{said}; {_next(second.recipe, goal, other, _spacing(first))}{pairs}"
+        pairs = f" {first.recipe} was faster in {wins:g} of {count} pairs of runs."
+    return f"{text}; {_runner_up(second.recipe, goal, other, _evaluation_interval(first))}{pairs}"
 
 
-def _next(recipe: str, goal: TimeToThreshold, other: TimeToThreshold, spacing: float) -> str:
-    """How the second did at what the first reached."""
+def _runner_up(recipe: str, goal: TimeToThreshold, other: TimeToThreshold, interval: float) -> str:
     if not other.seconds:
         return f"{recipe} has no result yet."
-    if math.isfinite(other.time):
-        close = ", less than one evaluation later" if other.time - goal.time < spacing else ""
-        return f"next {recipe}, {spell(other.time)}{close}."
-    return f"{recipe} reached it in {other.count} of {len(other.seconds)} runs."
+    if math.isfinite(other.median_seconds):
+        close = other.median_seconds - goal.median_seconds < interval
+        suffix = ", less than one evaluation later" if close else ""
+        return f"next {recipe}, {format_seconds(other.median_seconds)}{suffix}."
+    return f"{recipe} reached it in {other.reached} of {len(other.seconds)} runs."
 
 
-def _spacing(standing: RecipeResult) -> float:
-    """Training seconds between two evaluations."""
-    gaps = np.concatenate([np.diff(run.seconds) for run in standing.done])
+def _evaluation_interval(result: RecipeResult) -> float:
+    """Return the median of the training seconds between two evaluations."""
+    gaps = np.concatenate([np.diff(run.seconds) for run in result.done_runs])
     return float(np.median(gaps)) if len(gaps) else 0.0

@@ -1,4 +1,4 @@
-"""Results on the disk and on the screen: results.md, .csv, .json, .png."""
+"""Write results.md, .csv, .json and .png, and print the table."""
 
 from __future__ import annotations
 
@@ -7,46 +7,46 @@ from pathlib import Path
 
 from troop.compare import table
 from troop.compare.figure import draw
-from troop.compare.machine import described
+from troop.compare.machine import describe
 from troop.compare.notes import notes
-from troop.compare.plan import Plan
-from troop.compare.ranking import RecipeResult, answer, standings
-from troop.compare.run_result import gather
+from troop.compare.plan import ComparisonPlan
+from troop.compare.ranking import RecipeResult, answer, rank_recipes
+from troop.compare.run_result import read_runs
 from troop.core.errors import SetupProblem
 from troop.runs import files
 
 STEM = "results"
 
 
-def write(plan: Plan, folder: Path) -> tuple[list[RecipeResult], list[str]]:
-    """Read every run and write all results anew; what was found, and what is to be noted."""
-    found = standings(plan, gather(plan, folder))
-    told = notes(plan, found)
+def write(plan: ComparisonPlan, folder: Path) -> tuple[list[RecipeResult], list[str]]:
+    """Read every run and rewrite all result files; return the ranked recipes and the notes."""
+    results = rank_recipes(plan, read_runs(plan, folder))
+    texts = notes(plan, results)
     figure: str | None = f"{STEM}.png"
     try:
-        draw(plan, found, folder / f"{STEM}.png")
+        draw(plan, results, folder / f"{STEM}.png")
     except SetupProblem as problem:
-        figure, told = None, [*told, str(problem)]
-    files.write_json(folder / f"{STEM}.json", table.as_json(plan, found, told))
-    pages = {"csv": table.as_csv(found), "md": table.markdown(plan, found, told, figure)}
+        figure, texts = None, [*texts, str(problem)]
+    files.write_json(folder / f"{STEM}.json", table.as_json(plan, results, texts))
+    pages = {"csv": table.as_csv(results), "md": table.as_markdown(plan, results, texts, figure)}
     for suffix, text in pages.items():
         path = folder / f"{STEM}.{suffix}"
         try:
             path.write_text(text)
         except OSError as error:
             raise files.disk_problem("write", path, error) from error
-    return found, told
+    return results, texts
 
 
-def show(plan: Plan, folder: Path, found: list[RecipeResult], told: list[str]) -> None:
-    """Table, answer and notes for a person."""
+def show(plan: ComparisonPlan, folder: Path, results: list[RecipeResult], texts: list[str]) -> None:
+    """Print table, answer, machine and notes to standard output."""
     from rich.console import Console
     from rich.text import Text
 
-    # Without a terminal rich takes 80 columns and breaks the table.
+    # Without a terminal rich assumes 80 columns and wraps the table.
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140, soft_wrap=True)
     console.print()
-    console.print(table.rich_table(plan, found))
-    lines = [answer(found), f"Machine: {described(plan.machine)}.", *(f"- {text}" for text in told)]
+    console.print(table.as_rich(plan, results))
+    lines = [answer(results), f"Machine: {describe(plan.machine)}.", *(f"- {text}" for text in texts)]
     for line in [*lines, f"{folder / STEM}.md, .csv, .json, .png"]:
         console.print(Text(line))

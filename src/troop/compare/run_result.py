@@ -1,4 +1,4 @@
-"""What a run of the comparison left behind, read from its directory."""
+"""RunResult: the outcome of one run of a comparison, read from its run directory."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ from typing import Any, Literal
 
 import numpy as np
 
-from troop.compare.plan import Plan, run_path
+from troop.compare.plan import ComparisonPlan, run_path
 from troop.compare.statistics import Array
 from troop.core.errors import BadInput
 from troop.runs.curve import RETURN, rows
 from troop.runs.directory import CONFIG
 from troop.runs.summary import Summary
 
-Status = Literal["waiting", "unfinished", "done", "failed"]
-EARLY = 0.99  # a run that is done with less than this share of its budget ended early
+RunStatus = Literal["waiting", "unfinished", "done", "failed"]
+FULL_BUDGET = 0.99  # a run that is done with a smaller share of its budget ended early
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run: how it stands, its evaluations, and what happened on the way."""
+    """One run: status, evaluations (three arrays of equal length), and irregularities."""
 
     recipe: str
     seed: int
-    status: Status
-    reason: str = ""
+    status: RunStatus
+    reason: str = ""  # of a failure
     seconds: Array = field(default_factory=lambda: np.empty(0))  # training time of each evaluation
     env_steps: Array = field(default_factory=lambda: np.empty(0))
     returns: Array = field(default_factory=lambda: np.empty(0))
     summary: Summary | None = None
-    resumed: int = 0
-    busy: float = 0.0
-    early: bool = False
+    resumed: int = 0  # number of resumes
+    background_load: float = 0.0  # the highest before any attempt
+    ended_early: bool = False
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Recipe and seed, as shown to users."""
         return f"{self.recipe} seed {self.seed}"
 
 
-def gather(plan: Plan, folder: Path) -> list[RunResult]:
-    """Every run of the plan."""
-    return [read(plan, folder, recipe, seed) for recipe, seed in plan.runs()]
+def read_runs(plan: ComparisonPlan, folder: Path) -> list[RunResult]:
+    """Read every run of the plan, in the plan's order."""
+    return [read_run(plan, folder, recipe, seed) for recipe, seed in plan.runs()]
 
 
-def read(plan: Plan, folder: Path, recipe: str, seed: int) -> RunResult:
-    """One run of the plan as it stands on the disk."""
+def read_run(plan: ComparisonPlan, folder: Path, recipe: str, seed: int) -> RunResult:
+    """Read the current state of one run of the plan."""
     path = run_path(folder, recipe, seed)
-    tries = plan.attempts(recipe, seed)
-    last = tries[-1] if tries else None
+    attempts = plan.attempts(recipe, seed)
+    last = attempts[-1] if attempts else None
     summary = _summary(path)
     done = summary is not None and summary.status == "done"
     if not done and last is not None and last.outcome == "failed":
@@ -59,26 +59,25 @@ def read(plan: Plan, folder: Path, recipe: str, seed: int) -> RunResult:
     if summary is None and not (path / CONFIG).exists():
         return RunResult(recipe, seed, "waiting")
     seconds, env_steps, returns = _curve(path)
-    status: Status = "done" if done else "unfinished"
+    status: RunStatus = "done" if done else "unfinished"
     if done and not len(returns):
         status = "failed"
     return RunResult(
         recipe,
         seed,
         status,
-        "" if status != "failed" else "it left no evaluation",
+        "" if status != "failed" else "the run has no evaluation",
         seconds,
         env_steps,
         returns,
         summary,
-        resumed=max(0, len(tries) - 1),
-        busy=max((attempt.busy for attempt in tries), default=0.0),
-        early=done and summary is not None and _share(plan, summary) < EARLY,
+        resumed=max(0, len(attempts) - 1),
+        background_load=max((attempt.background_load for attempt in attempts), default=0.0),
+        ended_early=done and summary is not None and _budget_share(plan, summary) < FULL_BUDGET,
     )
 
 
-def _share(plan: Plan, summary: Summary) -> float:
-    """Of the budget, how much was used."""
+def _budget_share(plan: ComparisonPlan, summary: Summary) -> float:
     if plan.minutes is not None:
         return summary.wall_s / (60 * plan.minutes)
     return summary.env_steps / (plan.env_steps or 1)
@@ -92,16 +91,18 @@ def _summary(path: Path) -> Summary | None:
 
 
 def _curve(path: Path) -> tuple[Array, Array, Array]:
-    """Training seconds, env steps and mean return of each evaluation, in order."""
+    """Return training seconds, env steps and mean return of each evaluation, ordered by env steps."""
     try:
-        found = rows(path)
+        lines = rows(path)
     except BadInput:
-        found = []
+        lines = []
     names = ("wall_s", "env_steps", RETURN)
-    kept = [
-        [float(row[name]) for name in names] for row in found if all(_is_number(row.get(n)) for n in names)
+    evaluations = [
+        [float(line[name]) for name in names]
+        for line in lines
+        if all(_is_number(line.get(name)) for name in names)
     ]
-    table = np.array(sorted(kept, key=lambda row: row[1]), dtype=np.float64).reshape(-1, 3)
+    table = np.array(sorted(evaluations, key=lambda row: row[1]), dtype=np.float64).reshape(-1, 3)
     return table[:, 0], table[:, 1], table[:, 2]
 
 

@@ -1,4 +1,4 @@
-"""The standings as Markdown, for the terminal, as CSV and as JSON."""
+"""Format results as Markdown, as a terminal table, as CSV and as JSON."""
 
 from __future__ import annotations
 
@@ -7,181 +7,185 @@ import io
 import math
 from typing import TYPE_CHECKING, Any
 
-from troop.compare.machine import described
-from troop.compare.plan import Plan
-from troop.compare.ranking import CurveBand, RecipeResult, TimeToThreshold, answer, spell
+from troop.compare.machine import describe
+from troop.compare.plan import ComparisonPlan
+from troop.compare.ranking import CurveBand, RecipeResult, TimeToThreshold, answer, format_seconds
 from troop.compare.run_result import RunResult
-from troop.compare.statistics import first_at, middle_time
+from troop.compare.statistics import first_crossing, median_time
 from troop.logs.progress import count, number
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+CSV_COLUMNS = (
+    "recipe",
+    "seed",
+    "status",
+    "return",
+    "wall_s",
+    "env_steps",
+    "updates",
+    "evaluation_s",
+    "restarts",
+    "resumed",
+    "background_load",
+)
+SUMMARY_FIELDS = ("wall_s", "env_steps", "updates", "evaluation_s", "restarts")
+AXES = ("seconds", "env_steps")
 
-def cells(found: list[RecipeResult]) -> list[list[str]]:
-    """Heading, then a line a recipe."""
-    goals = found[0].reached
+
+def cells(results: list[RecipeResult]) -> list[list[str]]:
+    """Return the table as text: the heading, then one row per recipe."""
+    thresholds = [number(t.threshold) for t in results[0].thresholds]
     head = ["recipe", "runs", "return (IQM)", "95 % interval"]
-    head += [f"to {number(reach.threshold)}" for reach in goals]
-    head += [f"steps to {number(reach.threshold)}" for reach in goals[-1:]] + ["env steps/s"]
-    return [head, *(_line(standing) for standing in found)]
+    head += [f"time to {threshold}" for threshold in thresholds]
+    head += [f"steps to {threshold}" for threshold in thresholds[-1:]] + ["env steps/s"]
+    return [head, *(_row(result) for result in results)]
 
 
-def _line(standing: RecipeResult) -> list[str]:
-    final = standing.final
-    several = final is not None and len(standing.done) > 1
-    steps = [middle_time(reach.env_steps) for reach in standing.reached[-1:]]
+def _row(result: RecipeResult) -> list[str]:
+    final = result.final_return
+    has_interval = final is not None and len(result.done_runs) > 1
+    steps = [median_time(t.env_steps) for t in result.thresholds[-1:]]
+    rate = result.env_steps_per_s
     return [
-        standing.recipe,
-        _runs(standing),
+        result.recipe,
+        _runs(result),
         number(final[0]) if final else "-",
-        f"{number(final[1])} to {number(final[2])}" if final and several else "-",
-        *(_time(reach) for reach in standing.reached),
+        f"{number(final[1])} to {number(final[2])}" if final and has_interval else "-",
+        *(_time(t) for t in result.thresholds),
         *(count(value) if math.isfinite(value) else "-" for value in steps),
-        count(standing.rate) if standing.rate is not None else "-",
+        count(rate) if rate is not None else "-",
     ]
 
 
-def _runs(standing: RecipeResult) -> str:
-    failed = sum(run.status == "failed" for run in standing.runs)
-    done = f"{len(standing.done)} of {len(standing.runs)}"
+def _runs(result: RecipeResult) -> str:
+    failed = sum(run.status == "failed" for run in result.runs)
+    done = f"{len(result.done_runs)} of {len(result.runs)}"
     return f"{done}, {failed} failed" if failed else done
 
 
-def _time(reach: TimeToThreshold) -> str:
-    """The median; how many reached it unless all did."""
-    said = spell(reach.time) if math.isfinite(reach.time) else "-"
-    whole = reach.count == len(reach.seconds)
-    return said if whole or not reach.seconds else f"{said} ({reach.count} of {len(reach.seconds)})"
+def _time(time: TimeToThreshold) -> str:
+    """Format the median; add how many runs reached the threshold unless all did."""
+    text = format_seconds(time.median_seconds) if math.isfinite(time.median_seconds) else "-"
+    total = len(time.seconds)
+    return text if time.reached == total else f"{text} ({time.reached} of {total})"
 
 
-def rich_table(plan: Plan, found: list[RecipeResult]) -> Table:
-    """For a terminal."""
+def as_rich(plan: ComparisonPlan, results: list[RecipeResult]) -> Table:
+    """Return the table for a terminal."""
     from rich.table import Table
 
-    head, *lines = cells(found)
+    head, *rows = cells(results)
     table = Table(title=plan.title, title_justify="left", title_style="bold")
-    for position, name in enumerate(head):
-        table.add_column(name, justify="left" if position == 0 else "right")
-    for line in lines:
-        table.add_row(*line)
+    for column, name in enumerate(head):
+        table.add_column(name, justify="left" if column == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
-def markdown(plan: Plan, found: list[RecipeResult], told: list[str], figure: str | None) -> str:
-    """The page a reader opens."""
-    head, *lines = cells(found)
+def as_markdown(
+    plan: ComparisonPlan, results: list[RecipeResult], notes: list[str], figure: str | None
+) -> str:
+    """Return the page results.md: answer, table, figure, machine, notes."""
+    head, *rows = cells(results)
     rule = ["---", *("---:" for _ in head[1:])]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *lines])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *rows])
     flags = f" Flags: `{' '.join(plan.flags)}`." if plan.flags else ""
-    remarks = "\n".join(f"* {text}" for text in told)
-    picture = f"![curves]({figure})\n\n" if figure else ""
+    bullets = "\n".join(f"* {text}" for text in notes)
+    image = f"![curves]({figure})\n\n" if figure else ""
     return (
-        f"# {plan.title}\n\n{answer(found)}\n\n{table}\n\n{picture}"
-        f"Machine: {described(plan.machine)}.{flags}\n\n{remarks}\n"
+        f"# {plan.title}\n\n{answer(results)}\n\n{table}\n\n{image}"
+        f"Machine: {describe(plan.machine)}.{flags}\n\n{bullets}\n"
     )
 
 
-def as_csv(found: list[RecipeResult]) -> str:
-    """A line a run."""
-    goals = [reach.threshold for reach in found[0].reached]
-    head = [
-        "recipe",
-        "seed",
-        "status",
-        "return",
-        "wall_s",
-        "env_steps",
-        "updates",
-        "evaluation_s",
-        "restarts",
-    ]
-    head += [
-        "resumed",
-        "busy",
-        *(f"{what}_to_{g:g}" for g in goals for what in ("seconds", "env_steps")),
-        "reason",
-    ]
+def as_csv(results: list[RecipeResult]) -> str:
+    """Return one line per run; a cell is empty where a threshold was not reached or a value is unknown."""
+    thresholds = [t.threshold for t in results[0].thresholds]
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
-    writer.writerow(head)
-    for standing in found:
-        for run in standing.runs:
-            known = as_object(run, goals)
-            times = [
-                known["reached"][f"{goal:g}"][what] for goal in goals for what in ("seconds", "env_steps")
-            ]
-            row = [known[name] for name in head[:11]] + [*times, run.reason]
-            writer.writerow(["" if value is None else value for value in row])
+    times = [f"{axis}_to_{threshold:g}" for threshold in thresholds for axis in AXES]
+    writer.writerow([*CSV_COLUMNS, *times, "reason"])
+    for run in (run for result in results for run in result.runs):
+        values = _run_json(run, thresholds)
+        row = [values[name] for name in CSV_COLUMNS]
+        row += [values["reached"][f"{threshold:g}"][axis] for threshold in thresholds for axis in AXES]
+        writer.writerow(["" if value is None else value for value in [*row, run.reason]])
     return page.getvalue()
 
 
-def as_object(run: RunResult, goals: list[float]) -> dict[str, Any]:
-    """One run as JSON values; None where a threshold was not reached or nothing is known."""
-    found = run.summary
-    counters = ("wall_s", "env_steps", "updates", "evaluation_s", "restarts")
-    reached = {
-        f"{goal:g}": {
-            "seconds": _finite(first_at(run.seconds, run.returns, goal)),
-            "env_steps": _finite(first_at(run.env_steps, run.returns, goal)),
+def as_json(plan: ComparisonPlan, results: list[RecipeResult], notes: list[str]) -> dict[str, Any]:
+    """Return plan, machine, answer, notes, recipes with their curves, and runs as JSON values."""
+    thresholds = [t.threshold for t in results[0].thresholds]
+    return {
+        "env": plan.env,
+        "budget": {"minutes": plan.minutes, "env_steps": plan.env_steps},
+        "seeds": plan.seeds,
+        "flags": list(plan.flags),
+        "variants": {name: list(words) for name, words in plan.variants.items()},
+        "machine": plan.machine,
+        "thresholds": thresholds,
+        "answer": answer(results),
+        "notes": notes,
+        "recipes": [_recipe_json(result) for result in results],
+        "runs": [_run_json(run, thresholds) for result in results for run in result.runs],
+    }
+
+
+def _recipe_json(result: RecipeResult) -> dict[str, Any]:
+    value, low, high = result.final_return or (None, None, None)
+    if len(result.done_runs) < 2:
+        low = high = None
+    reached = [
+        {
+            "threshold": t.threshold,
+            "seconds": _finite(t.median_seconds),
+            "env_steps": _finite(median_time(t.env_steps)),
+            "runs_reached": t.reached,
+            "runs": len(t.seconds),
         }
-        for goal in goals
+        for t in result.thresholds
+    ]
+    return {
+        "recipe": result.recipe,
+        "runs_done": len(result.done_runs),
+        "return": {"iqm": value, "low": low, "high": high},
+        "reached": reached,
+        "env_steps_per_s": result.env_steps_per_s,
+        "by_seconds": _band_json(result.by_seconds),
+        "by_env_steps": _band_json(result.by_env_steps),
+    }
+
+
+def _run_json(run: RunResult, thresholds: list[float]) -> dict[str, Any]:
+    """Return one run; None where a threshold was not reached or a value is unknown."""
+    reached = {
+        f"{threshold:g}": {
+            "seconds": _finite(first_crossing(run.seconds, run.returns, threshold)),
+            "env_steps": _finite(first_crossing(run.env_steps, run.returns, threshold)),
+        }
+        for threshold in thresholds
     }
     return {
         "recipe": run.recipe,
         "seed": run.seed,
         "status": run.status,
         "return": float(run.returns[-1]) if len(run.returns) else None,
-        **{name: getattr(found, name) if found else None for name in counters},
+        **{name: getattr(run.summary, name) if run.summary else None for name in SUMMARY_FIELDS},
         "resumed": run.resumed,
-        "busy": run.busy,
-        "early": run.early,
+        "background_load": run.background_load,
+        "ended_early": run.ended_early,
         "reason": run.reason,
         "reached": reached,
     }
 
 
-def as_json(plan: Plan, found: list[RecipeResult], told: list[str]) -> dict[str, Any]:
-    """Everything: plan, standings with their curves, runs, notes."""
-    goals = [reach.threshold for reach in found[0].reached]
-    budget = {"minutes": plan.minutes, "env_steps": plan.env_steps}
-    recipes = []
-    for standing in found:
-        value, low, high = standing.final or (None, None, None)
-        if len(standing.done) < 2:
-            low = high = None
-        reached = [
-            {
-                "threshold": reach.threshold,
-                "seconds": _finite(reach.time),
-                "env_steps": _finite(middle_time(reach.env_steps)),
-                "runs": reach.count,
-                "of": len(reach.seconds),
-            }
-            for reach in standing.reached
-        ]
-        recipes.append(
-            {
-                "recipe": standing.recipe,
-                "done": len(standing.done),
-                "return": {"iqm": value, "low": low, "high": high},
-                "reached": reached,
-                "env_steps_per_s": standing.rate,
-                "by_seconds": _band(standing.by_time),
-                "by_env_steps": _band(standing.by_steps),
-            }
-        )
-    runs = [as_object(run, goals) for standing in found for run in standing.runs]
-    known = {"env": plan.env, "budget": budget, "seeds": plan.seeds, "flags": list(plan.flags)}
-    known |= {"variants": {name: list(words) for name, words in plan.own.items()}}
-    said = {"machine": plan.machine, "thresholds": goals, "answer": answer(found), "notes": told}
-    return known | said | {"recipes": recipes, "runs": runs}
-
-
-def _band(band: CurveBand | None) -> dict[str, list[float]] | None:
+def _band_json(band: CurveBand | None) -> dict[str, list[float]] | None:
     if band is None:
         return None
-    return {name: getattr(band, name).tolist() for name in ("at", "middle", "low", "high")}
+    return {name: getattr(band, name).tolist() for name in ("x", "iqm", "low", "high")}
 
 
 def _finite(value: float) -> float | None:

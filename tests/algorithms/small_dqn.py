@@ -2,7 +2,7 @@
 
 import torch
 
-from troop.algorithms import C51Config, DQNConfig
+from troop.algorithms import C51Config, DQNConfig, RainbowConfig
 from troop.core.batch import Transition
 from troop.core.env import Discrete, EnvSpec, Field
 
@@ -36,4 +36,7 @@ def mean_of(logits, made):
     return sum(p * (cfg.v_min + k * gap) for k, p in enumerate(logits.softmax(-1).tolist()))
 
 
-C51_SMALL = {"kind": C51Config, "atoms": 11, "v_min": -5.0, "v_max": 5.0}
+SUPPORT = {"atoms": 11, "v_min": -5.0, "v_max": 5.0}
+C51_SMALL = SUPPORT | {"kind": C51Config}
+# Rainbow without its extensions is C51; each of them can be switched on again.
+C51_PARTS = SUPPORT | {"kind": RainbowConfig, "double": False, "dueling": False, "noisy": 0.0}

@@ -84,7 +84,7 @@ def test_acting_is_repeatable_from_the_seed():
 def test_epsilon_runs_down_in_env_steps_and_noise_stays_on():
     cfg = DQNConfig(epsilon_start=1.0, epsilon_end=0.1, epsilon_steps=1000)
     assert cfg.exploration == LinearSchedule(1.0, 0.1, 1000)
-    held = cfg.exploration.at(torch.zeros(2), None, 500)
+    held = cfg.exploration.update(torch.zeros(2), None, 500)
     assert held.tolist() == pytest.approx([0.55, 0.55])
     noisy = DQNConfig(noisy=0.5, epsilon_start=0.5, epsilon_end=0.0, epsilon_steps=10)
     assert noisy.exploration == LinearSchedule(1.5, 1.0, 10)
@@ -110,7 +110,7 @@ def spec(shape, dtype=torch.float32, action=None):
 
 
 REFUSED = {
-    "continuous": (DQNConfig(), spec((3,), action=Continuous(2)), "FastTD3, TD3, DDPG and SAC"),
+    "continuous": (DQNConfig(), spec((3,), action=Continuous(2)), "Use FastTD3, TD3, DDPG or SAC"),
     "dtype": (
         DQNConfig(),
         spec((3, 84, 84), torch.float64),
@@ -120,12 +120,12 @@ REFUSED = {
     "channels last": (DQNConfig(), spec((84, 84, 3), torch.uint8), "(84, 84, 3), channels last; expected"),
     "minigrid's channels last": (DQNConfig(), spec((7, 7, 3), torch.uint8), "channels last"),
     "too small": (DQNConfig(net="nature"), spec((1, 10, 5)), "10x5 with 1 channels"),
-    "too small, what then": (DQNConfig(net="nature"), spec((1, 10, 5)), "small one takes these"),
+    "too small, what then": (DQNConfig(net="nature"), spec((1, 10, 5)), "small torso takes these"),
     "tiny": (DQNConfig(), spec((1, 2, 5)), "needs 3x3 or more"),
-    "torso for vectors": (DQNConfig(net="impala"), spec((3,)), "impala torso reads images"),
+    "torso for vectors": (DQNConfig(net="impala"), spec((3,)), "impala torso takes images"),
     "normalized images": (DQNConfig(normalize_observations=True), spec((1, 10, 5)), "for vectors"),
     "empty range": (C51Config(v_min=1.0, v_max=1.0), spec((3,)), "v_min 1 to v_max 1"),
-    "rainbow's range": (RainbowConfig(v_min=2.0, v_max=1.0), spec((3,)), "no range of values"),
+    "rainbow's range": (RainbowConfig(v_min=2.0, v_max=1.0), spec((3,)), "not a range of values"),
 }
 
 

@@ -4,13 +4,14 @@ import math
 import pytest
 import torch
 from small import differing, weights
-from small_dqn import C51_SMALL, SPEC, batch, learner, mean_of
+from small_dqn import C51_PARTS, C51_SMALL, SPEC, batch, learner, mean_of
 
 from troop.algorithms import C51Config, DQNConfig, RainbowConfig
 
 
 def targets(made, sample):
-    return made.target(sample, sample.next_obs["obs"], None)
+    noise = () if isinstance(made.cfg, C51Config) else (None,)
+    return made.target(sample, sample.next_obs["obs"], *noise)
 
 
 def best(values):
@@ -31,18 +32,20 @@ def test_targets_by_hand(double):
         assert found[row].item() == pytest.approx(by_hand.item(), abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", [{}, C51_SMALL])
+@pytest.mark.parametrize("kind", [{}, C51_PARTS])
 def test_double_differs_where_nets_differ_and_never_where_they_agree(kind):
     sample = batch()
-    plain, double = learner(**kind), learner(double=True, **kind)
+    plain, double = learner(**kind), learner(**kind | {"double": True})
     assert not torch.allclose(targets(plain, sample), targets(double, sample))
-    plain, double = learner(spread=0.0, **kind), learner(double=True, spread=0.0, **kind)
+    plain, double = learner(spread=0.0, **kind), learner(spread=0.0, **kind | {"double": True})
     assert torch.allclose(targets(plain, sample), targets(double, sample), atol=1e-6)
 
 
-@pytest.mark.parametrize("double", [False, True])
-def test_c51_targets_by_hand(double):
-    made, sample = learner(double=double, **C51_SMALL), batch()
+@pytest.mark.parametrize(
+    "kind, double", [(C51_SMALL, False), (C51_PARTS, False), (C51_PARTS | {"double": True}, True)]
+)
+def test_c51_targets_by_hand(kind, double):
+    made, sample = learner(**kind), batch()
     found = targets(made, sample)
     assert torch.allclose(found.sum(-1), torch.ones(16), atol=1e-6)
     for row in range(16):
@@ -135,12 +138,12 @@ def test_a_loss_that_is_nan_changes_no_weight_or_accumulator(optimizer, max_grad
     bad = batch(seed=5, index=True)
     (bad.reward if spoil == "reward" else getattr(bad, spoil)["obs"])[0] = math.nan
     bad.discount[:] = 0.9
-    before = copy.deepcopy(made.descent.state_dict()), weights(made.q), weights(made.target_q)
+    before = copy.deepcopy(made.optimizer.state_dict()), weights(made.q), weights(made.target_q)
     outcome = made.update(bad)
     assert outcome.metrics["count/skipped_updates"] == 1 and made.consecutive_skips == 1
     assert torch.isfinite(outcome.priority).all()
     assert torch.equal(before[1], weights(made.q)) and torch.equal(before[2], weights(made.target_q))
-    assert differing(before[0]["moments"], made.descent.state_dict()["moments"]) == []
+    assert differing(before[0]["moments"], made.optimizer.state_dict()["moments"]) == []
     sound = made.update(batch(seed=6))
     assert sound.metrics["count/skipped_updates"] == 0 and made.consecutive_skips == 0
     assert math.isfinite(sound.metrics["loss/critic"])
@@ -170,9 +173,11 @@ def test_going_on_after_a_load_is_as_if_never_stopped(optimizer):
 def test_gradients_reach_sigma_and_each_update_draws_its_own_noise(monkeypatch):
     made, drawn = learner(noisy=0.5, dueling=True, double=True), []
     for net in (made.q, made.target_q):
-        original = net.draw
+        original = net.sample_noise
         monkeypatch.setattr(
-            net, "draw", lambda rows=None, original=original: drawn.append(original(rows)) or drawn[-1]
+            net,
+            "sample_noise",
+            lambda rows=None, original=original: drawn.append(original(rows)) or drawn[-1],
         )
     for _ in range(2):
         made.update(batch())

@@ -59,9 +59,7 @@ KINDS = {
     "3 steps": DQNConfig(n_step=3, **ADAM),
     "3 steps, double": DQNConfig(n_step=3, double=True, **ADAM),
     "c51": C51Config(**ADAM | ATOMS | {"lr": 0.05}),
-    "c51, double, dueling, 3 steps": C51Config(
-        double=True, dueling=True, n_step=3, **ADAM | ATOMS | {"lr": 0.05}
-    ),
+    "c51, double, dueling, 3 steps": RainbowConfig(noisy=0.0, **ADAM | ATOMS | {"lr": 0.05}),
     "rainbow": RainbowConfig(**ADAM | ATOMS | {"lr": 0.02, "hidden": (32,)}),
 }
 CLOSE = {

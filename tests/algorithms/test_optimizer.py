@@ -14,7 +14,8 @@ from troop.core.peers import NO_PEERS
 
 def rates(made):
     return [
-        d.optimizer.param_groups[0]["lr"] for d in (made.critic_learner.descent, made.actor_learner.descent)
+        d.optimizer.param_groups[0]["lr"]
+        for d in (made.critic_learner.optimizer, made.actor_learner.optimizer)
     ]
 
 
@@ -62,7 +63,7 @@ def norm(module):
 def test_gradients_are_clipped_to_the_norm_or_not_at_all():
     free, clipped = learner(**PLAIN), learner(max_grad_norm=0.01, **PLAIN)
     for made in (free, clipped):
-        made.critic_learner.descend(batch())
+        made.critic_learner.update_critic(batch())
     assert norm(free.critic) > 0.1
     assert norm(clipped.critic) == pytest.approx(0.01, rel=1e-3)
     ratio = norm(clipped.critic) / norm(free.critic)
@@ -76,7 +77,7 @@ def test_weights_decay_as_adamw_says():
     before = weights(made.critic)
     for one in (made, plain):
         torch.manual_seed(0)
-        one.critic_learner.descend(batch())
+        one.critic_learner.update_critic(batch())
     assert torch.allclose(weights(made.critic), weights(plain.critic) - 0.1 * 0.5 * before, atol=1e-6)
 
 
@@ -90,17 +91,17 @@ def test_a_loss_that_is_nan_changes_no_weight_moment_or_step(spoil, settings):
         made.update(batch(seed=update))
     bad = batch(seed=5)
     (bad.reward if spoil == "reward" else bad.obs["obs"])[0] = math.nan
-    before = copy.deepcopy(made.critic_learner.descent.state_dict()), weights(made.critic)
-    outcome = made.critic_learner.descend(bad)
-    after = made.critic_learner.descent.state_dict()
+    before = copy.deepcopy(made.critic_learner.optimizer.state_dict()), weights(made.critic)
+    outcome = made.critic_learner.update_critic(bad)
+    after = made.critic_learner.optimizer.state_dict()
     assert outcome.metrics["count/skipped_updates"] == 1 and after["consecutive_skips"] == 1
     assert torch.equal(before[1], weights(made.critic))
     assert differing(before[0]["moments"], after["moments"]) == []
     if spoil == "obs":
-        before = copy.deepcopy(made.actor_learner.descent.state_dict()), weights(made.policy.actor)
-        assert made.actor_learner.climb(bad.obs).metrics["count/skipped_updates"] == 1
+        before = copy.deepcopy(made.actor_learner.optimizer.state_dict()), weights(made.policy.actor)
+        assert made.actor_learner.update_actor(bad.obs).metrics["count/skipped_updates"] == 1
         assert torch.equal(before[1], weights(made.policy.actor))
-        assert differing(before[0]["moments"], made.actor_learner.descent.state_dict()["moments"]) == []
+        assert differing(before[0]["moments"], made.actor_learner.optimizer.state_dict()["moments"]) == []
     assert torch.isfinite(weights(made.policy.actor)).all()
     assert all(torch.isfinite(x).all() for x in made.policy.normalizer.state_dict().values())
     sound = made.update(batch(seed=6))
@@ -118,8 +119,8 @@ def test_skipped_updates_in_a_row_are_counted_over_both_nets():
 
 def test_beta2_reaches_adam():
     made = learner(beta2=0.9, **PLAIN)
-    made.critic_learner.descend(batch())
-    moments = made.critic_learner.descent.state_dict()["moments"]["0"]
+    made.critic_learner.update_critic(batch())
+    moments = made.critic_learner.optimizer.state_dict()["moments"]["0"]
     gradient = torch.cat([p.grad.flatten() for p in made.critic.parameters()])
     assert torch.allclose(moments["exp_avg_sq"], 0.1 * gradient.square(), rtol=1e-4, atol=1e-12)
     assert torch.allclose(moments["exp_avg"], 0.1 * gradient, rtol=1e-4, atol=1e-12)
@@ -136,10 +137,10 @@ class PartialLearner(torch.nn.Module):
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 def test_steps_are_torchs_own_and_what_a_loss_does_not_use_stands_still(weight_decay):
     ours, theirs = PartialLearner(), PartialLearner()
-    descender = OptimizerConfig(weight_decay, 0.0, 1.0, 1, "cpu", eps=1e-5, beta2=0.9).on(NO_PEERS, ours, 0.1)
+    descender = OptimizerConfig("cpu", weight_decay, eps=1e-5, beta2=0.9).build(ours, 0.1, NO_PEERS)
     reference = torch.optim.AdamW(theirs.parameters(), 0.1, (0.9, 0.9), 1e-5, weight_decay)
     for step in range(6):
-        descender.step((ours.used - step) ** 2)
+        descender.step([2 * (ours.used.detach() - step), torch.zeros(())], torch.zeros(()))
         reference.zero_grad()
         ((theirs.used - step) ** 2 + 0 * theirs.unused).backward()
         reference.step()

@@ -97,7 +97,7 @@ def test_a_flagged_step_leaves_weights_and_accumulators_alone(tf, reads):
         made.step()
     else:
         with torch.no_grad():
-            made.descend(parameter, state, group, flag)
+            made._step_parameter(parameter, state, group, flag)
     assert all(torch.equal(x, y) for x, y in zip(before, [parameter, *state.values()], strict=True))
 
 
@@ -108,5 +108,7 @@ def test_both_ways_of_skipping_step_alike_where_nothing_is_skipped():
     for g in GRADIENTS:
         other.grad = torch.tensor(g, dtype=torch.float64)
         with torch.no_grad():
-            made.descend(other, made.state[other], made.param_groups[0], torch.zeros((), dtype=torch.float64))
+            made._step_parameter(
+                other, made.state[other], made.param_groups[0], torch.zeros((), dtype=torch.float64)
+            )
     assert torch.allclose(one, other, rtol=1e-12)

@@ -8,10 +8,10 @@ from small_sac import FAST, config, learner
 
 from troop.core.env import Continuous, Discrete, EnvSpec, Field
 from troop.core.program import construct
+from troop.core.system import Evaluation, RunSettings
 from troop.envs import Toy
 from troop.functional import categorical, tanh_normal
 from troop.roles.trainer import UpdateSchedule
-from troop.systems.settings import Evaluation, RunSettings
 from troop.systems.sync import Sync
 
 
@@ -48,7 +48,9 @@ def test_entropy_is_folded_into_the_reward_before_the_projection():
     found = made.critic_learner.target(sample, after)
     action, log_prob = drawn(made, after, 5)
     atoms = made.critic_learner.atoms
-    moved = categorical.shift(sample.reward - sample.discount * 0.5 * log_prob, sample.discount, atoms)
+    moved = categorical.bellman_shift(
+        sample.reward - sample.discount * 0.5 * log_prob, sample.discount, atoms
+    )
     judged = made.target_critic(after, action).softmax(-1)
     assert found.shape == (2, 16, 11)  # no clipped double Q: each critic has its own
     for critic in range(2):
@@ -70,7 +72,7 @@ def test_what_the_policy_climbs(fast):
     value = (outputs.softmax(-1) @ made.critic_learner.atoms).mean(0) if fast else outputs.squeeze(-1).amin(0)
     expected = (0.2 * log_prob - value).mean()
     torch.manual_seed(3)
-    metrics = made.actor_learner.climb(sample.obs).metrics
+    metrics = made.actor_learner.update_actor(sample.obs).metrics
     assert metrics["loss/policy"].item() == pytest.approx(expected.item(), abs=1e-5)
     assert metrics["policy/entropy"].item() == pytest.approx(-log_prob.mean().item(), abs=1e-5)
     assert metrics["policy/alpha"].item() == pytest.approx(0.2)
@@ -135,7 +137,7 @@ def test_no_exploration_is_the_middle_and_any_is_a_draw():
     )
     assert torch.allclose(middle, mean[0], atol=0.1)
     assert torch.allclose((high - low) / 2, log_std.exp()[0], rtol=0.05)
-    assert config().exploration.begin(3, torch.device("cpu")).tolist() == [1, 1, 1]
+    assert config().exploration.initial(3, torch.device("cpu")).tolist() == [1, 1, 1]
 
 
 def test_evaluation_draws_nothing():
@@ -171,7 +173,7 @@ def test_it_tells_the_soft_value_of_what_it_drew():
     assert torch.equal(acted.extras["value"][1::2], values[1::2])
     mean, log_std = made.actor(obs["obs"])
     torch.manual_seed(4)
-    _, log_prob = tanh_normal.draw(mean, log_std)
+    _, log_prob = tanh_normal.sample(mean, log_std)
     assert torch.allclose(acted.extras["value"][::2], (values - 0.3 * log_prob)[::2], atol=1e-5)
 
 
@@ -232,7 +234,7 @@ def test_envs_it_cannot_learn_are_refused_by_name():
     )
     assert "image" in config().unsupported_reason(EnvSpec("Cat", {"obs": image}, Continuous(2), 1))
     assert "log_std_max" in config(log_std_min=1.0, log_std_max=1.0).unsupported_reason(spec())
-    assert "all the same" in config(net="simbav2", critic_hidden=(16, 8)).unsupported_reason(spec())
+    assert "all equal" in config(net="simbav2", critic_hidden=(16, 8)).unsupported_reason(spec())
     assert config(net="simbav2", critic_hidden=(16, 16)).unsupported_reason(spec()) is None
 
 
@@ -270,8 +272,8 @@ def test_values_of_known_worlds(world, limit):
     obs = (torch.tensor(left) if world == "Countdown" else steps - torch.tensor(left)).unsqueeze(1) / steps
     made = trainer.algorithm
     with torch.no_grad():
-        x = made.policy.seen({"obs": obs})
-        found = made.policy.value(made.critic(x, made.policy.proposed(x)[0]))
+        x = made.policy.critic_input({"obs": obs})
+        found = made.policy.value(made.critic(x, made.policy.sample(x)[0]))
     forever = world == "Clock" and limit
     wanted = [1 / (1 - gamma) if forever else sum(gamma**i for i in range(n)) for n in left]
     assert found.tolist() == pytest.approx(wanted, abs=0.15)

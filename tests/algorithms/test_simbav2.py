@@ -9,19 +9,19 @@ SIMBA = {"net": "simbav2", "critic_hidden": (8, 8), "weight_decay": 0.0, "policy
 
 def off_the_sphere(module):
     """How far the rows of its kernels are from length one, at most."""
-    return max((kernel.norm(dim=-1) - 1).abs().max().item() for kernel in module.parts[::2])
+    return max((kernel.norm(dim=-1) - 1).abs().max().item() for kernel in module.layers[::2])
 
 
 def test_kernels_are_on_the_sphere_after_every_step_and_scales_move():
     made = learner(spread=0.0, **SIMBA)
-    scales = [p.clone() for p in made.critic.nets.parts[1:-1:2]]
+    scales = [p.clone() for p in made.critic.nets.layers[1:-1:2]]
     for update in range(5):
         before = weights(made.critic), weights(made.policy.actor)
         made.update(batch(seed=update))
         assert off_the_sphere(made.critic.nets) < 1e-5 and off_the_sphere(made.policy.actor.net) < 1e-5
         assert not torch.equal(before[0], weights(made.critic))
         assert not torch.equal(before[1], weights(made.policy.actor))
-    moved = zip(made.critic.nets.parts[1:-1:2], scales, strict=True)
+    moved = zip(made.critic.nets.layers[1:-1:2], scales, strict=True)
     assert all((now - then).abs().max() > 1e-4 for now, then in moved)
 
 

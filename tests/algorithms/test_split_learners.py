@@ -67,11 +67,11 @@ def test_with_a_normalizer_too_where_it_looks_before_the_critics_do():
         torch.manual_seed(update)
         whole.update(sample)
         torch.manual_seed(update)
-        actor_learner.observe(sample.obs)
+        actor_learner.update_normalizer(sample.obs)
         push_pull(critic_learner, actor_learner)
         critic_learner.update(sample)
         push_pull(critic_learner, actor_learner)
-        actor_learner.climb(sample.obs)
+        actor_learner.update_actor(sample.obs)
     assert torch.equal(weights(critic_learner.critic), weights(whole.critic))
     assert torch.equal(weights(actor_learner.policy.actor), weights(whole.policy.actor))
     assert torch.equal(actor_learner.policy.normalizer.mean, whole.policy.normalizer.mean)
@@ -88,7 +88,8 @@ def test_statistics_belong_to_the_policy_half_and_travel_with_the_policy():
     actor = config().policy(spec(2))
     actor.load_state_dict(actor_learner.module.state_dict())
     seen = [
-        policy.seen(sample.obs) for policy in (actor, critic_learner.peer_module, actor_learner.module)
+        policy.critic_input(sample.obs)
+        for policy in (actor, critic_learner.peer_module, actor_learner.module)
     ]
     assert torch.equal(seen[0], seen[1]) and torch.equal(seen[1], seen[2])
     assert torch.allclose(seen[0].mean(0), torch.zeros(5), atol=1e-5)
@@ -111,7 +112,7 @@ def test_what_is_followed_is_never_trained(actor_carries_critic):
 def test_news_of_the_policy_changes_targets_at_once():
     critic_learner, _ = halves(**PLAIN)
     sample = batch(privileged=2)
-    seen = critic_learner.policy.seen(sample.next_obs)
+    seen = critic_learner.policy.critic_input(sample.next_obs)
     before = critic_learner.target(sample, seen)
     news = {k: x + 0.5 for k, x in critic_learner.peer_module.state_dict().items()}
     critic_learner.peer_module.load_state_dict(news)

@@ -58,7 +58,7 @@ def test_envs_it_cannot_learn_are_refused_by_name():
     discrete = EnvSpec("Cat", {"obs": box}, Discrete(3), 1)
     assert "Cat has discrete actions" in config().unsupported_reason(discrete)
     assert "image" in config().unsupported_reason(EnvSpec("Cat", {"obs": image}, Continuous(2), 1))
-    assert "no range" in config(v_min=3.0, v_max=3.0).unsupported_reason(spec())
+    assert "not a range" in config(v_min=3.0, v_max=3.0).unsupported_reason(spec())
     assert config().unsupported_reason(spec()) is None
 
 

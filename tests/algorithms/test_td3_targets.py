@@ -9,7 +9,7 @@ def candidates(made, sample):
     """Each target critic's own projected distribution, [C, B, K]."""
     action = made.policy.actor(sample.next_obs["obs"])
     rows = made.target_critic(sample.next_obs["obs"], action).softmax(-1)
-    moved = categorical.shift(sample.reward, sample.discount, made.critic_learner.atoms)
+    moved = categorical.bellman_shift(sample.reward, sample.discount, made.critic_learner.atoms)
     return torch.stack([categorical.project(p, moved, made.critic_learner.atoms) for p in rows])
 
 
@@ -127,7 +127,7 @@ def test_privileged_columns_reach_the_critic_and_not_the_action():
     seen = [torch.cat((b.next_obs["obs"], b.next_obs["privileged"]), -1) for b in (one, other)]
     found = [made.critic_learner.target(b, x) for b, x in zip((one, other), seen, strict=True)]
     assert not torch.allclose(*found, atol=1e-4)
-    losses = [made.critic_learner.descend(b).metrics["loss/critic"] for b in (one, other)]
+    losses = [made.critic_learner.update_critic(b).metrics["loss/critic"] for b in (one, other)]
     assert losses[0] != losses[1]
     assert made.policy.normalizer.mean.shape == (5,)
 
@@ -152,5 +152,5 @@ def test_element_by_element_the_loss_is_binary_cross_entropy():
     wanted = target(made, sample)
     said = made.critic(sample.obs["obs"], sample.action).softmax(-1)
     by_hand = torch.nn.functional.binary_cross_entropy(said, wanted.expand_as(said), reduction="none")
-    found = made.critic_learner.descend(sample).metrics["loss/critic"]
+    found = made.critic_learner.update_critic(sample).metrics["loss/critic"]
     assert found.item() == pytest.approx(by_hand.mean((1, 2)).sum().item(), rel=1e-5)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from small import PLAIN, batch, config, differing, learner, spec, weights
 
-from troop.algorithms.optim.target import frozen
+from troop.algorithms.optim import frozen_copy
 
 
 @pytest.mark.parametrize("delay", [1, 2, 3, 4])
@@ -79,11 +79,13 @@ def test_what_the_policy_climbs(which, how):
     obs = sample.obs["obs"]
     values = made.critic(obs, made.policy.actor(obs)).squeeze(-1)
     expected = -(values[0] if how is None else how(values, 0)).mean()
-    assert made.actor_learner.climb(sample.obs).metrics["loss/policy"].item() == pytest.approx(
+    assert made.actor_learner.update_actor(sample.obs).metrics["loss/policy"].item() == pytest.approx(
         expected.item(), abs=1e-6
     )
     auto = [
-        learner(atoms=0, clipped_double_q=on, **PLAIN).actor_learner.climb(sample.obs).metrics["loss/policy"]
+        learner(atoms=0, clipped_double_q=on, **PLAIN)
+        .actor_learner.update_actor(sample.obs)
+        .metrics["loss/policy"]
         for on in (True, False)
     ]
     assert [x.item() for x in auto] == pytest.approx(
@@ -93,9 +95,9 @@ def test_what_the_policy_climbs(which, how):
 
 def test_the_policy_update_climbs_and_leaves_the_critics_alone():
     made, sample = learner(actor_lr=1e-2, **PLAIN), batch()
-    made.critic_learner.descend(sample)
+    made.critic_learner.update_critic(sample)
     before, gradient = weights(made.critic), [p.grad.clone() for p in made.critic.parameters()]
-    losses = [made.actor_learner.climb(sample.obs).metrics["loss/policy"].item() for _ in range(20)]
+    losses = [made.actor_learner.update_actor(sample.obs).metrics["loss/policy"].item() for _ in range(20)]
     assert losses[-1] < losses[0] - 1e-3
     assert torch.equal(before, weights(made.critic))
     assert all(torch.equal(p.grad, g) for p, g in zip(made.critic.parameters(), gradient, strict=True))
@@ -124,7 +126,7 @@ def test_targets_wait_for_the_policy_if_told_so():
 
 def test_a_frozen_copy_does_not_share_memory_with_what_it_copies():
     online = learner().critic
-    copied = frozen(online)
+    copied = frozen_copy(online)
     before = weights(copied)
     with torch.no_grad():
         for parameter in online.parameters():

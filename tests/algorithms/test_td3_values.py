@@ -5,9 +5,9 @@ import torch
 
 from troop.algorithms.td3 import TD3Config
 from troop.core.program import construct
+from troop.core.system import Evaluation, RunSettings
 from troop.envs import Toy
 from troop.roles.trainer import UpdateSchedule
-from troop.systems.settings import Evaluation, RunSettings
 from troop.systems.sync import Sync
 
 GAMMA = 0.8

@@ -22,7 +22,7 @@ def slow_projection(probabilities, reward, discount, atoms):
 
 
 def project(probabilities, reward, discount, atoms):
-    return categorical.project(probabilities, categorical.shift(reward, discount, atoms), atoms)
+    return categorical.project(probabilities, categorical.bellman_shift(reward, discount, atoms), atoms)
 
 
 def random_rows(count, atoms, seed=0):
@@ -111,7 +111,7 @@ def test_projection_keeps_the_mean_of_the_clipped_atoms():
 
 def test_projection_leaves_its_inputs_alone():
     probabilities, atoms = random_rows(4, 11), torch.linspace(-5, 5, 11)
-    moved = categorical.shift(torch.ones(4), torch.ones(4), atoms)
+    moved = categorical.bellman_shift(torch.ones(4), torch.ones(4), atoms)
     kept = probabilities.clone(), moved.clone(), atoms.clone()
     categorical.project(probabilities, moved, atoms)
     assert all(torch.equal(x, y) for x, y in zip(kept, (probabilities, moved, atoms), strict=True))

@@ -27,7 +27,7 @@ def test_the_density_integrates_to_one_and_is_what_is_drawn(mean, log_std):
     found = tanh_normal.log_prob(u, noise, torch.full_like(u, log_std)).exp() * 2 / cells
     assert torch.allclose(found, torch.tensor(masses, dtype=torch.float64), atol=1e-9)
     torch.manual_seed(0)
-    drawn, _ = tanh_normal.draw(torch.full((40_000, 1), mean), torch.full((40_000, 1), log_std))
+    drawn, _ = tanh_normal.sample(torch.full((40_000, 1), mean), torch.full((40_000, 1), log_std))
     for edge in (-0.5, 0.0, 0.6):
         below = sum(m for a, m in zip(middles, masses, strict=True) if a < edge)
         assert (drawn < edge).float().mean().item() == pytest.approx(below, abs=0.01)
@@ -36,7 +36,7 @@ def test_the_density_integrates_to_one_and_is_what_is_drawn(mean, log_std):
 def test_it_is_torchs_squashed_gaussian():
     torch.manual_seed(0)
     mean, log_std = torch.randn(500, 3).double(), torch.randn(500, 3).double() * 0.5 - 1
-    action, found = tanh_normal.draw(mean, log_std)
+    action, found = tanh_normal.sample(mean, log_std)
     theirs = TransformedDistribution(Independent(Normal(mean, log_std.exp()), 1), TanhTransform(cache_size=1))
     assert torch.allclose(found, theirs.log_prob(action), atol=1e-6)
     assert found.shape == (500,) and action.shape == (500, 3)
@@ -56,7 +56,7 @@ def test_far_out_it_is_still_exact(far):
 def test_gradients_follow_the_drawn_action_to_mean_and_deviation():
     mean, log_std = torch.zeros(1000, 2, requires_grad=True), torch.full((1000, 2), -1.0, requires_grad=True)
     torch.manual_seed(0)
-    action, log_prob = tanh_normal.draw(mean, log_std)
+    action, log_prob = tanh_normal.sample(mean, log_std)
     action.sum().backward(retain_graph=True)
     value_and_grad = 1 - action.detach().square()
     assert torch.allclose(mean.grad, value_and_grad, atol=1e-6)

@@ -24,8 +24,8 @@ def test_chosen_picks_one_action_a_row_with_or_without_atoms():
     values = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     atoms = torch.randn(5, 3, 7, generator=torch.Generator().manual_seed(1))
     action = torch.tensor([2, 0, 1, 1, 2])
-    assert td.chosen(values, action).tolist() == [values[r, action[r]].item() for r in range(5)]
-    assert torch.equal(td.chosen(atoms, action), torch.stack([atoms[r, action[r]] for r in range(5)]))
+    assert td.select_action(values, action).tolist() == [values[r, action[r]].item() for r in range(5)]
+    assert torch.equal(td.select_action(atoms, action), torch.stack([atoms[r, action[r]] for r in range(5)]))
 
 
 def test_double_q_lets_one_net_choose_and_the_other_judge():

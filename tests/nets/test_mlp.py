@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from troop.nets import products
+from troop.nets import mlp
 from troop.nets.actors import DeterministicActor
-from troop.nets.chain import layered
 from troop.nets.critics import Critics
 from troop.nets.mlp import MLP
 from troop.nets.network_config import NetworkConfig
@@ -75,26 +74,34 @@ def test_a_part_that_is_frozen_takes_nothing_from_the_others(frozen, copies):
     x = torch.randn(*(() if copies is None else (copies,)), 5, 3)
     net(x).square().sum().backward()
     whole = [p.grad.clone() for p in net.parameters()]
-    net.parts[frozen].requires_grad_(False)
+    net.layers[frozen].requires_grad_(False)
     net.zero_grad(set_to_none=True)
     net(x).square().sum().backward()
-    for i, (part, before) in enumerate(zip(net.parts, whole, strict=True)):
+    for i, (part, before) in enumerate(zip(net.layers, whole, strict=True)):
         assert part.grad is None if i == frozen else torch.allclose(part.grad, before)
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
-def test_what_compilers_see_is_the_same_for_large_nets(layer_norm, monkeypatch):
-    monkeypatch.setattr(products, "SMALL", 1)
+def test_large_ensembles_run_one_network_at_a_time_with_equal_results(layer_norm, monkeypatch):
     torch.manual_seed(0)
     net = MLP(3, (8, 4), 2, layer_norm, copies=2).double()
     x = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
-    assert products.apart(x, net.parts)
-    inputs = [x, *net.parts]
-    ours = torch.autograd.grad(net(x).square().sum(), inputs)
-    plain_ways = layered(x, layer_norm, "relu", *net.parts)
-    assert torch.allclose(plain_ways, net(x))
-    for one, other in zip(ours, torch.autograd.grad(plain_ways.square().sum(), inputs), strict=True):
+    batched = net(x), torch.autograd.grad(net(x).square().sum(), [x, *net.layers])
+    monkeypatch.setattr(mlp, "BATCHED_PRODUCT_LIMIT", 1)
+    assert mlp._large_ensemble(x, tuple(net.layers))
+    separate = net(x), torch.autograd.grad(net(x).square().sum(), [x, *net.layers])
+    assert torch.allclose(batched[0], separate[0])
+    for one, other in zip(batched[1], separate[1], strict=True):
         assert torch.allclose(one, other)
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_the_graph_that_a_compiler_traces_computes_the_same(layer_norm, monkeypatch):
+    torch.manual_seed(0)
+    net, x = MLP(3, (8, 4), 2, layer_norm, copies=2), torch.randn(2, 5, 3)
+    eager = net(x)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert torch.allclose(net(x), eager, atol=1e-6)
 
 
 def test_layers_start_as_torch_starts_them():
@@ -106,13 +113,13 @@ def test_layers_start_as_torch_starts_them():
 
 def test_the_actors_last_layer_starts_small_and_unbiased():
     torch.manual_seed(0)
-    weight, bias = list(DeterministicActor(4, NetworkConfig((256,)), 64, head_std=0.01).parameters())[-2:]
+    weight, bias = list(DeterministicActor(4, NetworkConfig((256,)), 64, output_std=0.01).parameters())[-2:]
     assert weight.std().item() == pytest.approx(0.01, rel=0.05)
     assert not bias.any()
 
 
 def test_actions_are_bounded_by_tanh():
-    action = DeterministicActor(3, NetworkConfig((8,)), 2, head_std=100.0)(torch.randn(64, 3) * 10)
+    action = DeterministicActor(3, NetworkConfig((8,)), 2, output_std=100.0)(torch.randn(64, 3) * 10)
     assert action.abs().max() <= 1 and action.abs().max() > 0.99
 
 

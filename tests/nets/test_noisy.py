@@ -23,14 +23,14 @@ def written_out(made, x, enters, leaves):
 
 def test_each_row_feels_its_own_noise_as_if_written_out():
     made, x = layer(), torch.randn(7, 16)
-    enters, leaves = made.draw(7)
+    enters, leaves = made.sample_noise(7)
     assert enters.shape == (7, 16) and leaves.shape == (7, 5)
     assert torch.allclose(made(x, (enters, leaves)), written_out(made, x, enters, leaves), atol=1e-5)
 
 
 def test_one_noise_for_all_rows_as_if_written_out():
     made, x = layer(), torch.randn(7, 16)
-    enters, leaves = made.draw()
+    enters, leaves = made.sample_noise()
     assert enters.shape == (16,) and leaves.shape == (5,)
     by_hand = written_out(made, x, enters.expand(7, 16), leaves.expand(7, 5))
     assert torch.allclose(made(x, (enters, leaves)), by_hand, atol=1e-5)
@@ -40,7 +40,7 @@ def test_the_noise_of_the_weights_has_rank_one():
     made, eye = layer(), torch.eye(16)
     with torch.no_grad():
         made.sigma_bias.zero_()
-        effect = (made(eye, made.draw()) - made(eye)) / made.sigma_weight[
+        effect = (made(eye, made.sample_noise()) - made(eye)) / made.sigma_weight[
             0, 0
         ]  # sigma is one number at first
     assert int(torch.linalg.matrix_rank(effect, rtol=1e-4)) == 1
@@ -75,7 +75,7 @@ def test_without_noise_it_is_a_linear_layer_and_says_the_same_twice():
 @pytest.mark.parametrize("rows", [None, 7])
 def test_fresh_noise_differs_and_its_gradient_reaches_sigma(rows):
     made, x = NoisyMLP(16, (8,), 3, 0.5), torch.randn(7, 16)
-    first, second = made(x, made.draw(rows)), made(x, made.draw(rows))
+    first, second = made(x, made.sample_noise(rows)), made(x, made.sample_noise(rows))
     assert not torch.allclose(first, second)
     first.square().sum().backward()
     for one in made.layers:
@@ -84,7 +84,7 @@ def test_fresh_noise_differs_and_its_gradient_reaches_sigma(rows):
 
 def test_gradients_of_both_forms_are_the_same():
     made, x = layer(), torch.randn(7, 16)
-    enters, leaves = made.draw()
+    enters, leaves = made.sample_noise()
     pull = torch.randn(7, 5)
     found = []
     for noise in ((enters, leaves), (enters.expand(7, 16), leaves.expand(7, 5))):
@@ -96,7 +96,7 @@ def test_gradients_of_both_forms_are_the_same():
 
 def test_rows_with_rate_zero_feel_nothing_and_others_in_proportion():
     made, x = layer(), torch.randn(3, 16)
-    noise = [made.draw(3)]
+    noise = [made.sample_noise(3)]
     still, loud = made(x), made(x, noise[0])
     rate = torch.tensor([0.0, 0.5, 1.0])
     found = made(x, scale_noise(noise, rate)[0])

@@ -21,14 +21,14 @@ def test_every_combination_answers_for_all_actions(shape, atoms, dueling, sigma0
     torch.manual_seed(1)  # a small net may be born dead
     net = QNetwork(shape, 3, hidden, atoms=atoms, dueling=dueling, sigma0=sigma0)
     x = rows(shape)
-    answer = net(x, net.draw())
+    answer = net(x, net.sample_noise())
     assert answer.shape == ((5, 3, atoms) if atoms else (5, 3))
     answer.square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in net.parameters())
     assert torch.allclose(net(x), torch.cat((net(x[:2]), net(x[2:]))), atol=1e-5)
-    assert (net.draw() is None) == (sigma0 == 0)
+    assert (net.sample_noise() is None) == (sigma0 == 0)
     if sigma0:
-        assert torch.isfinite(net(x, net.draw(5))).all()
+        assert torch.isfinite(net(x, net.sample_noise(5))).all()
 
 
 @pytest.mark.parametrize("atoms", [0, 7])
@@ -62,7 +62,7 @@ def test_constant_advantages_leave_the_value(sigma0):
 def test_dueling_scales_the_gradient_into_what_is_shared_only(shape):
     torch.manual_seed(0)
     scaled = QNetwork(shape, 3, (8, 8), dueling=True)
-    plain = QNetwork(shape, 3, (8, 8), dueling=True, rescale=False)
+    plain = QNetwork(shape, 3, (8, 8), dueling=True, rescale_torso=False)
     plain.load_state_dict(scaled.state_dict())
     for net in (scaled, plain):
         net(rows(shape)).square().sum().backward()
@@ -82,8 +82,8 @@ def test_bytes_and_floats_give_the_same_values(kind):
 
 def test_noise_is_whatever_the_caller_says_and_streams_have_their_own():
     net = QNetwork((6,), 3, (8,), dueling=True, sigma0=0.5)
-    x, noise = rows((6,)), net.draw()
+    x, noise = rows((6,)), net.sample_noise()
     assert len(noise) == 4 and not torch.equal(noise[0][0], noise[2][0])
     assert torch.equal(net(x, noise), net(x, noise))
-    assert not torch.allclose(net(x, noise), net(x, net.draw()))
+    assert not torch.allclose(net(x, noise), net(x, net.sample_noise()))
     assert not torch.allclose(net(x, noise), net(x))

@@ -1,115 +1,223 @@
-"""C51: Bellemare, Dabney, Munos 2017, "A Distributional Perspective on Reinforcement Learning".
+"""C51: Bellemare, Dabney, Munos 2017, "A Distributional Perspective on Reinforcement Learning" (1707.06887).
 
-DQN whose net says how likely each of a row of returns is; what differs stands here. docs/algorithms/c51.md.
+DQN whose network outputs a categorical distribution over returns per action. Deviations from paper and
+reference code: docs/explanation/algorithms/c51.md. Double, dueling, noisy and n-step variants: rainbow.py.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from troop.algorithms.dqn import DQN, DQNConfig, DQNPolicy
-from troop.core.algorithm import PolicyOutput, State
+from troop.algorithms.optim import (
+    OptimizerConfig,
+    copy_parameters,
+    frozen_copy,
+    polyak_update,
+    value_and_grad,
+)
+from troop.algorithms.requirements import discrete_control_reason, support_reason
+from troop.core.algorithm import Policy, PolicyOutput, State, UpdateResult
 from troop.core.batch import NStep, Transition
 from troop.core.config import bounded
-from troop.core.env import EnvSpec, Obs
+from troop.core.env import OBS, Discrete, EnvSpec, Obs
+from troop.core.exploration import Exploration, LinearSchedule
 from troop.core.peers import NO_PEERS, Peers
 from troop.functional import categorical, td
-from troop.nets.noisy import Noise
+from troop.nets.normalizer import Normalizer
+from troop.nets.q_network import QNetwork
 
 
 @dataclass(frozen=True)
-class C51Config(DQNConfig):
-    """DQN's settings where the paper names no others."""
+class C51Config:
+    """The paper's Atari hyperparameters, in env steps and updates instead of emulator frames."""
 
+    gamma: float = bounded(0.99, low=0, high=1)
+    n_step: int = bounded(1, low=1, high=64)
+    """Steps of reward before the bootstrap; the paper has 1."""
     atoms: int = bounded(51, low=2, high=4096)
     v_min: float = -10.0
     v_max: float = 10.0
-    """Range of the atoms: cover all returns; what lies outside counts as the nearest end."""
+    """Support of the atoms: cover all returns; values outside are clipped to its ends."""
     normalize_rewards: bool = False
-    """Divide rewards so that returns fit the atoms: for tasks whose scale is not known."""
-    loss: Literal["cross_entropy"] = "cross_entropy"  # type: ignore[assignment] # there is no other here
+    """Scale rewards by a running estimate of the return's magnitude, so that returns fit the support."""
+    target_period: int = bounded(2500, low=1)
+    """Updates between copies of the online network into the target network, if `tau` is 0."""
+    tau: float = bounded(0.0, low=0, high=1)
+    """Above 0: Polyak coefficient of the target network, applied at every update instead of copies."""
     optimizer: Literal["adam", "rmsprop", "rmsprop_tf"] = "adam"
+    lr: float = bounded(2.5e-4, above=0)
     eps: float = bounded(0.01 / 32, above=0)
+    """Epsilon of the optimizer."""
+    decay: float = bounded(0.95, low=0, below=1)
+    """Decay rate of RMSProp's running means."""
+    centered: bool = True
+    """RMSProp divides by the standard deviation of the gradient instead of its root mean square."""
+    max_grad_norm: float = bounded(0.0, low=0)
+    """Clip gradients to this norm; 0 does not clip."""
+    weight_decay: float = bounded(0.0, low=0)
+    epsilon_start: float = bounded(1.0, low=0, high=1)
     epsilon_end: float = bounded(0.01, low=0, high=1)
+    epsilon_steps: int = bounded(250_000, low=0)
+    """Env steps, over all envs, in which epsilon decreases linearly from start to end."""
+    net: Literal["auto", "mlp", "nature", "nips", "impala", "small"] = "auto"
+    """Torso for images; auto is nature from 36x36 pixels on, else small; nips is the one of 2013."""
+    hidden: tuple[int, ...] = bounded((512,), low=1)
+    """Widths of the hidden layers after the torso."""
+    layer_norm: bool = False
+    """LayerNorm in the hidden layers after the torso: more stable with small networks and large steps."""
+    bootstrap_on_truncation: bool = True
+    """Bootstrap at time limits; off only for tasks whose time limit is part of the task."""
+    normalize_observations: bool = False
+    """Normalize vector observations by their running mean and standard deviation."""
 
     @property
     def experience(self) -> NStep:
-        """n-step transitions, their rewards scaled to the atoms if asked for."""
-        reach = min(abs(self.v_min), abs(self.v_max)) if self.normalize_rewards else None
-        return dataclasses.replace(super().experience, scale_rewards_to=reach)
+        """n-step transitions, with rewards scaled to the support if `normalize_rewards` is set."""
+        bound = min(abs(self.v_min), abs(self.v_max)) if self.normalize_rewards else None
+        return NStep(self.n_step, self.gamma, self.bootstrap_on_truncation, bound)
+
+    @property
+    def exploration(self) -> Exploration:
+        """Linearly decreasing epsilon."""
+        return LinearSchedule(self.epsilon_start, self.epsilon_end, self.epsilon_steps)
 
     def unsupported_reason(self, spec: EnvSpec) -> str | None:
-        """As DQN; and a support that is one."""
-        if (
-            self.atoms < 2
-            or self.v_min >= self.v_max
-            or (self.normalize_rewards and self.v_min * self.v_max >= 0)
-        ):
-            return (
-                f"v_min {self.v_min:g} to v_max {self.v_max:g} with {self.atoms} atoms is no range of values"
-            )
-        return super().unsupported_reason(spec)
+        """Require discrete actions, vector or image observations, and a valid support."""
+        return support_reason(
+            self.atoms, self.v_min, self.v_max, self.normalize_rewards
+        ) or discrete_control_reason(spec, self.net, self.normalize_observations)
 
     def policy(self, spec: EnvSpec) -> C51Policy:
-        """The acting part alone."""
+        """Build the policy alone, on the CPU."""
         return C51Policy(spec, self)
 
     def algorithm(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> C51:
-        """The learner."""
+        """Build the learner."""
         return C51(spec, self, peers, device)
 
 
-class C51Policy(DQNPolicy):
-    """Acts on the means of the distributions; does not tell them.
+class C51Policy(Policy):
+    """The online network, its support and its observation normalizer, if any; acts epsilon-greedily on means.
 
-    From means an actor could compute |TD error|, while the learner's priorities are divergences: new rows
-    would lie on another scale than those drawn before, be it above or below. Untold, they enter with the
-    largest priority yet and have their divergence once they are drawn.
+    It returns no values with its actions: actors could compute |TD error| from them, while the learner's
+    priorities are KL divergences, on another scale. New rows enter the replay with the maximum priority.
     """
 
     support: Tensor
 
     def __init__(self, spec: EnvSpec, cfg: C51Config) -> None:
-        super().__init__(spec, cfg)
+        super().__init__()
+        assert isinstance(spec.action, Discrete)
+        self.actions = spec.action.choices
+        self.normalizer = Normalizer(spec.width()) if cfg.normalize_observations else None
+        self.q = QNetwork(
+            spec.obs[OBS].shape, self.actions, cfg.hidden, cfg.net, cfg.atoms, layer_norm=cfg.layer_norm
+        )
         support = torch.linspace(cfg.v_min, cfg.v_max, cfg.atoms)
         self.register_buffer("support", support, persistent=False)
 
-    def values(self, outputs: Tensor) -> Tensor:
-        """Q [B, A] of logits [B, A, K]."""
-        return categorical.mean(outputs.softmax(-1), self.support)
+    def network_input(self, obs: Obs) -> Tensor:
+        """Return the observations, normalized if enabled."""
+        x = obs[OBS]
+        return x if self.normalizer is None else self.normalizer(x)
 
-    def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
-        """As DQN, but for what travels with the action: nothing."""
-        acted = super().act(obs, state, explore)
-        return PolicyOutput(acted.action, acted.state)
+    def values(self, logits: Tensor) -> Tensor:
+        """Return Q [B, A], the means of the distributions with logits [B, A, K]."""
+        return categorical.mean(logits.softmax(-1), self.support)
 
-
-class C51(DQN):
-    """The learner: cross entropy of the chosen action's distribution against the projected target."""
-
-    policy: C51Policy
+    def forward(self, x: Tensor) -> Tensor:
+        """Return Q(x, .) [B, A] for normalized observations."""
+        return self.values(self.q(x))
 
     @torch.no_grad()
-    def target(self, batch: Transition, next_obs: Tensor, noise: Noise | None) -> Tensor:
-        """The distribution the chosen action's is regressed on, [B, K]."""
+    def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
+        """Return epsilon-greedy actions; `explore` [B] is each row's epsilon."""
+        action = self(self.network_input(obs)).argmax(1)
+        if explore.any():
+            action = td.epsilon_greedy(action, self.actions, explore)
+        return PolicyOutput(action)
+
+
+class C51:
+    """Minimises the cross entropy between projected target distributions and those of the online network."""
+
+    def __init__(self, spec: EnvSpec, cfg: C51Config, peers: Peers, device: str) -> None:
+        self.cfg, self.peers = cfg, peers
+        self.policy = cfg.policy(spec).to(device)
+        self.q = self.policy.q
+        optimizer = OptimizerConfig(
+            device,
+            cfg.weight_decay,
+            cfg.max_grad_norm,
+            kind=cfg.optimizer,
+            eps=cfg.eps,
+            decay=cfg.decay,
+            centered=cfg.centered,
+        )
+        self.optimizer = optimizer.build(self.q, cfg.lr, peers)
+        self.target_q = frozen_copy(self.q)
+        self.value_and_grad = value_and_grad(self.loss, self.q.parameters(), device)
+        self.updates = 0
+
+    @torch.no_grad()
+    def target(self, batch: Transition, next_obs: Tensor) -> Tensor:
+        """Return T Z'(s', a*) projected onto the support [B, K], a* = argmax_a E Z'(s', a) (algorithm 1)."""
         support = self.policy.support
-        judged = self.target_q(next_obs, self.target_q.draw())  # [B, A, K]
-        values = self.policy(next_obs, noise) if self.cfg.double else self.policy.values(judged)
-        best = td.chosen(judged, values.argmax(1)).softmax(-1)
-        moved = categorical.shift(batch.reward, batch.discount, support)
-        return categorical.project(best, moved, support)
+        next_logits = self.target_q(next_obs)  # [B, A, K]
+        best = self.policy.values(next_logits).argmax(1)
+        probabilities = td.select_action(next_logits, best).softmax(-1)
+        shifted = categorical.bellman_shift(batch.reward, batch.discount, support)
+        return categorical.project(probabilities, shifted, support)
 
-    def errors(self, said: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Each row's cross entropy, its divergence as priority, and the mean of its target; all [B].
+    def loss(self, batch: Transition) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Return mean_b w_b H(target, Z(s, a)), priorities KL(target || Z(s, a)) [B] and mean target value.
 
-        The cross entropy is never below the target's own entropy, which is large where much is possible and
-        almost nothing where the world ended: by itself it would hide the ends from a prioritized replay.
+        The KL divergence is the cross entropy minus the target's own entropy, which is large for broad
+        targets and almost zero after termination; the cross entropy itself would underrate terminal rows.
         """
-        rows = categorical.cross_entropy(target, said)
-        divergence = (rows.detach() - categorical.entropy(target)).clamp_min_(0)  # KL(target || said)
-        return rows, divergence, categorical.mean(target, self.policy.support)
+        target = self.target(batch, self.policy.network_input(batch.next_obs))
+        logits = td.select_action(self.q(self.policy.network_input(batch.obs)), batch.action)  # [B, K]
+        row_loss = categorical.cross_entropy(target, logits)
+        divergence = (row_loss.detach() - categorical.entropy(target)).clamp_min_(0)
+        weighted = row_loss if batch.weight is None else row_loss * batch.weight
+        return weighted.mean(), (divergence, categorical.mean(target, self.policy.support).mean())
+
+    def update(self, batch: Transition) -> UpdateResult:
+        """Perform one gradient step, then the target update if it is due."""
+        if self.policy.normalizer is not None and Normalizer.due(self.updates):
+            self.policy.normalizer.update(batch.obs[OBS])
+        grads, loss, (divergence, value) = self.value_and_grad(batch)
+        skipped = self.optimizer.step(grads, loss)
+        self.updates += 1
+        if self.cfg.tau:
+            polyak_update(self.target_q, self.q, self.cfg.tau)
+        elif self.peers.period_elapsed(self.updates, self.cfg.target_period):
+            copy_parameters(self.target_q, self.q)
+        metrics = {"loss/critic": loss, "value/mean": value, "count/skipped_updates": skipped}
+        # A non-finite error of one row must not enter the replay's priorities.
+        priority = divergence.nan_to_num(0.0, 0.0, 0.0) if batch.index is not None else None
+        return UpdateResult(metrics, priority)
+
+    @property
+    def consecutive_skips(self) -> Tensor:
+        """Number of consecutive updates skipped for a non-finite loss or gradient."""
+        return self.optimizer.consecutive_skips
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return networks, optimizer and counter."""
+        return {
+            "policy": self.policy.state_dict(),
+            "target_q": self.target_q.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state_dict`."""
+        for name in ("policy", "target_q", "optimizer"):
+            getattr(self, name).load_state_dict(state[name])
+        self.updates = int(state["updates"])

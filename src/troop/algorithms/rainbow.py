@@ -1,27 +1,255 @@
-"""Rainbow: Hessel et al. 2018, "Combining Improvements in Deep Reinforcement Learning".
+"""Rainbow: Hessel et al. 2018, "Rainbow: Combining Improvements in Deep Reinforcement Learning" (1710.02298).
 
-Settings only: all six improvements are fields of C51 and DQN, or of the replay. docs/algorithms/rainbow.md.
+C51 with double Q-learning, a dueling network, n-step returns and noisy layers; prioritized replay, the sixth
+extension, is a setting of the system. Each can be switched off, as in the paper's ablations. Deviations from
+paper and reference code: docs/explanation/algorithms/rainbow.md.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from troop.algorithms.c51 import C51Config
+import torch
+from torch import Tensor
+
+from troop.algorithms.optim import (
+    OptimizerConfig,
+    copy_parameters,
+    frozen_copy,
+    polyak_update,
+    value_and_grad,
+)
+from troop.algorithms.requirements import discrete_control_reason, support_reason
+from troop.core.algorithm import Policy, PolicyOutput, State, UpdateResult
+from troop.core.batch import NStep, Transition
 from troop.core.config import bounded
+from troop.core.env import OBS, Discrete, EnvSpec, Obs
+from troop.core.exploration import Exploration, LinearSchedule
+from troop.core.peers import NO_PEERS, Peers
+from troop.functional import categorical, td
+from troop.nets.noisy import Noise, scale_noise
+from troop.nets.normalizer import Normalizer
+from troop.nets.q_network import QNetwork
 
 
 @dataclass(frozen=True)
-class RainbowConfig(C51Config):
-    """C51 with the other five: double, dueling, three steps and noise here, priorities in the replay."""
+class RainbowConfig:
+    """The paper's hyperparameters (table 1), in env steps and updates instead of emulator frames."""
 
+    gamma: float = bounded(0.99, low=0, high=1)
     n_step: int = bounded(3, low=1, high=64)
+    """Steps of reward before the bootstrap."""
     double: bool = True
+    """Double DQN: the online network selects the next action, the target network evaluates it."""
     dueling: bool = True
+    """Dueling network: value and advantage streams from the last hidden layer on."""
+    rescale_torso: bool = True
+    """Dueling only: scale the gradient into the shared layers by 1/sqrt(2)."""
     noisy: float = bounded(0.5, low=0, high=10)
-    epsilon_start: float = bounded(0.0, low=0, high=1)
-    epsilon_end: float = bounded(0.0, low=0, high=1)
+    """sigma0 of noisy layers, which explore by themselves; 0 for plain layers."""
+    atoms: int = bounded(51, low=2, high=4096)
+    v_min: float = -10.0
+    v_max: float = 10.0
+    """Support of the atoms: cover all returns; values outside are clipped to its ends."""
+    normalize_rewards: bool = False
+    """Scale rewards by a running estimate of the return's magnitude, so that returns fit the support."""
     target_period: int = bounded(2000, low=1)
+    """Updates between copies of the online network into the target network, if `tau` is 0."""
+    tau: float = bounded(0.0, low=0, high=1)
+    """Above 0: Polyak coefficient of the target network, applied at every update instead of copies."""
+    optimizer: Literal["adam", "rmsprop", "rmsprop_tf"] = "adam"
     lr: float = bounded(6.25e-5, above=0)
     eps: float = bounded(1.5e-4, above=0)
+    """Epsilon of the optimizer."""
+    decay: float = bounded(0.95, low=0, below=1)
+    """Decay rate of RMSProp's running means."""
+    centered: bool = True
+    """RMSProp divides by the standard deviation of the gradient instead of its root mean square."""
     max_grad_norm: float = bounded(10.0, low=0)
+    """Clip gradients to this norm; 0 does not clip."""
+    weight_decay: float = bounded(0.0, low=0)
+    epsilon_start: float = bounded(0.0, low=0, high=1)
+    epsilon_end: float = bounded(0.0, low=0, high=1)
+    epsilon_steps: int = bounded(250_000, low=0)
+    """Env steps, over all envs, in which epsilon decreases linearly from start to end."""
+    net: Literal["auto", "mlp", "nature", "nips", "impala", "small"] = "auto"
+    """Torso for images; auto is nature from 36x36 pixels on, else small; nips is the one of 2013."""
+    hidden: tuple[int, ...] = bounded((512,), low=1)
+    """Widths of the hidden layers after the torso."""
+    layer_norm: bool = False
+    """LayerNorm in the hidden layers after the torso: more stable with small networks and large steps."""
+    bootstrap_on_truncation: bool = True
+    """Bootstrap at time limits; off only for tasks whose time limit is part of the task."""
+    normalize_observations: bool = False
+    """Normalize vector observations by their running mean and standard deviation."""
+
+    @property
+    def experience(self) -> NStep:
+        """n-step transitions, with rewards scaled to the support if `normalize_rewards` is set."""
+        bound = min(abs(self.v_min), abs(self.v_max)) if self.normalize_rewards else None
+        return NStep(self.n_step, self.gamma, self.bootstrap_on_truncation, bound)
+
+    @property
+    def exploration(self) -> Exploration:
+        """Linearly decreasing epsilon; for noisy networks 1 (noise on) plus epsilon."""
+        noise = 1.0 if self.noisy else 0.0
+        return LinearSchedule(noise + self.epsilon_start, noise + self.epsilon_end, self.epsilon_steps)
+
+    def unsupported_reason(self, spec: EnvSpec) -> str | None:
+        """Require discrete actions, vector or image observations, and a valid support."""
+        return support_reason(
+            self.atoms, self.v_min, self.v_max, self.normalize_rewards
+        ) or discrete_control_reason(spec, self.net, self.normalize_observations)
+
+    def policy(self, spec: EnvSpec) -> RainbowPolicy:
+        """Build the policy alone, on the CPU."""
+        return RainbowPolicy(spec, self)
+
+    def algorithm(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> Rainbow:
+        """Build the learner."""
+        return Rainbow(spec, self, peers, device)
+
+
+class RainbowPolicy(Policy):
+    """The online network, its support and its observation normalizer, if any; acts greedily on noisy means.
+
+    It returns no values with its actions: actors could compute |TD error| from them, while the learner's
+    priorities are KL divergences, on another scale. New rows enter the replay with the maximum priority.
+    """
+
+    support: Tensor
+
+    def __init__(self, spec: EnvSpec, cfg: RainbowConfig) -> None:
+        super().__init__()
+        assert isinstance(spec.action, Discrete)
+        self.actions = spec.action.choices
+        self.normalizer = Normalizer(spec.width()) if cfg.normalize_observations else None
+        self.q = QNetwork(
+            spec.obs[OBS].shape,
+            self.actions,
+            cfg.hidden,
+            cfg.net,
+            cfg.atoms,
+            cfg.dueling,
+            cfg.noisy,
+            cfg.rescale_torso,
+            cfg.layer_norm,
+        )
+        support = torch.linspace(cfg.v_min, cfg.v_max, cfg.atoms)
+        self.register_buffer("support", support, persistent=False)
+
+    def network_input(self, obs: Obs) -> Tensor:
+        """Return the observations, normalized if enabled."""
+        x = obs[OBS]
+        return x if self.normalizer is None else self.normalizer(x)
+
+    def values(self, logits: Tensor) -> Tensor:
+        """Return Q [B, A], the means of the distributions with logits [B, A, K]."""
+        return categorical.mean(logits.softmax(-1), self.support)
+
+    def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
+        """Return Q(x, .) [B, A] for normalized observations."""
+        return self.values(self.q(x, noise))
+
+    @torch.no_grad()
+    def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
+        """Return greedy actions under parameter noise.
+
+        `explore` [B] up to 1 scales the parameter noise of the row and the excess over 1 is its epsilon;
+        without noisy layers it is the epsilon.
+        """
+        x, rows, exploring = self.network_input(obs), len(explore), bool(explore.any())
+        noise = self.q.sample_noise(rows) if exploring else None
+        action = self(x, noise if noise is None else scale_noise(noise, explore.clamp_max(1.0))).argmax(1)
+        if self.q.noisy:
+            explore = explore - 1.0
+            exploring = exploring and bool((explore > 0).any())
+        if exploring:
+            action = td.epsilon_greedy(action, self.actions, explore)
+        return PolicyOutput(action)
+
+
+class Rainbow:
+    """Minimises the cross entropy between projected target distributions and those of the online network."""
+
+    def __init__(self, spec: EnvSpec, cfg: RainbowConfig, peers: Peers, device: str) -> None:
+        self.cfg, self.peers = cfg, peers
+        self.policy = cfg.policy(spec).to(device)
+        self.q = self.policy.q
+        optimizer = OptimizerConfig(
+            device,
+            cfg.weight_decay,
+            cfg.max_grad_norm,
+            kind=cfg.optimizer,
+            eps=cfg.eps,
+            decay=cfg.decay,
+            centered=cfg.centered,
+        )
+        self.optimizer = optimizer.build(self.q, cfg.lr, peers)
+        self.target_q = frozen_copy(self.q)
+        self.value_and_grad = value_and_grad(self.loss, self.q.parameters(), device)
+        self.updates = 0
+
+    @torch.no_grad()
+    def target(self, batch: Transition, next_obs: Tensor, noise: Noise | None) -> Tensor:
+        """Return the projection of T Z'(s', a*) onto the support [B, K]; `noise` is the online network's.
+
+        a* = argmax_a E Z(s', a) of the online network with `double`, else of the target network.
+        """
+        support = self.policy.support
+        next_logits = self.target_q(next_obs, self.target_q.sample_noise())  # [B, A, K]
+        q = self.policy(next_obs, noise) if self.cfg.double else self.policy.values(next_logits)
+        probabilities = td.select_action(next_logits, q.argmax(1)).softmax(-1)
+        shifted = categorical.bellman_shift(batch.reward, batch.discount, support)
+        return categorical.project(probabilities, shifted, support)
+
+    def loss(self, batch: Transition) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Return mean_b w_b H(target, Z(s, a)), priorities KL(target || Z(s, a)) [B] and mean target value.
+
+        The paper minimises and prioritises by the KL divergence; its gradient is that of the cross entropy.
+        """
+        obs, next_obs = self.policy.network_input(batch.obs), self.policy.network_input(batch.next_obs)
+        noise = self.q.sample_noise()  # one sample for every pass of the online network over this batch
+        target = self.target(batch, next_obs, noise)
+        logits = td.select_action(self.q(obs, noise), batch.action)  # [B, K]
+        row_loss = categorical.cross_entropy(target, logits)
+        divergence = (row_loss.detach() - categorical.entropy(target)).clamp_min_(0)
+        weighted = row_loss if batch.weight is None else row_loss * batch.weight
+        return weighted.mean(), (divergence, categorical.mean(target, self.policy.support).mean())
+
+    def update(self, batch: Transition) -> UpdateResult:
+        """Perform one gradient step, then the target update if it is due."""
+        if self.policy.normalizer is not None and Normalizer.due(self.updates):
+            self.policy.normalizer.update(batch.obs[OBS])
+        grads, loss, (divergence, value) = self.value_and_grad(batch)
+        skipped = self.optimizer.step(grads, loss)
+        self.updates += 1
+        if self.cfg.tau:
+            polyak_update(self.target_q, self.q, self.cfg.tau)
+        elif self.peers.period_elapsed(self.updates, self.cfg.target_period):
+            copy_parameters(self.target_q, self.q)
+        metrics = {"loss/critic": loss, "value/mean": value, "count/skipped_updates": skipped}
+        # A non-finite error of one row must not enter the replay's priorities.
+        priority = divergence.nan_to_num(0.0, 0.0, 0.0) if batch.index is not None else None
+        return UpdateResult(metrics, priority)
+
+    @property
+    def consecutive_skips(self) -> Tensor:
+        """Number of consecutive updates skipped for a non-finite loss or gradient."""
+        return self.optimizer.consecutive_skips
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return networks, optimizer and counter."""
+        return {
+            "policy": self.policy.state_dict(),
+            "target_q": self.target_q.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state_dict`."""
+        for name in ("policy", "target_q", "optimizer"):
+            getattr(self, name).load_state_dict(state[name])
+        self.updates = int(state["updates"])

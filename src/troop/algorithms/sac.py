@@ -1,176 +1,480 @@
 """SAC: Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications" (1812.05905).
 
-A stochastic policy that is paid for being unpredictable, by a price (the temperature) that is learned. With
-categorical critics, each on its own target, it is FastSAC (2512.01996). Deviations: docs/algorithms/sac.md.
+A stochastic policy maximises return plus entropy; the temperature alpha, the weight of the entropy, is
+learned. With categorical critics, each regressed on its own target, this is FastSAC (2512.01996). The critic
+learner and the actor learner are two classes: `SAC` composes them on one host, PQL runs each on its own host.
+Deviations from papers and reference code: docs/explanation/algorithms/sac.md.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from troop.algorithms.actor_critic import ActorCritic
-from troop.algorithms.actor_critic_config import ActorCriticConfig
-from troop.algorithms.actor_critic_policy import ActorCriticPolicy
-from troop.algorithms.halves import ActorLearner, CriticLearner
-from troop.algorithms.optim.value_and_grad import Told
-from troop.core.algorithm import PolicyOutput, State
+from troop.algorithms.optim import OptimizerConfig, frozen_copy, polyak_update, value_and_grad
+from troop.algorithms.requirements import continuous_control_reason, support_reason
+from troop.core.algorithm import Policy, PolicyOutput, State, UpdateResult
+from troop.core.batch import NStep, Transition
 from troop.core.config import bounded
-from troop.core.env import Continuous, EnvSpec, Obs
+from troop.core.env import OBS, PRIVILEGED, Continuous, EnvSpec, Obs
 from troop.core.exploration import Exploration, PerEpisodeUniform
 from troop.core.peers import NO_PEERS, Peers
-from troop.functional import tanh_normal
+from troop.functional import categorical, tanh_normal, td
 from troop.nets.actors import GaussianActor
-from troop.nets.critics import Critics
+from troop.nets.critics import Critics, QReduction, Reduction
+from troop.nets.mlp import Activation
+from troop.nets.network_config import NetworkConfig, NetworkKind
+from troop.nets.normalizer import Normalizer
 
 
 @dataclass(frozen=True)
-class SACConfig(ActorCriticConfig):
-    """The paper's settings; FastSAC's are in `troop.recipes.sac`."""
+class SACConfig:
+    """The paper's hyperparameters; recipes/sac.py has those of FastSAC."""
 
+    gamma: float = bounded(0.99, low=0, high=1)
+    n_step: int = bounded(1, low=1, high=64)
+    tau: float = bounded(0.005, above=0, high=1)
+    """Polyak coefficient of the target critics."""
+    policy_delay: int = bounded(1, low=1)
+    """Critic updates per actor update; PQL has a ratio of its own instead."""
     alpha_init: float = bounded(1.0, above=0)
-    """The temperature at first: what a nat of entropy is worth in reward."""
+    """Initial temperature: the reward that one nat of entropy is worth."""
     alpha_lr: float = bounded(3e-4, low=0)
-    """Learning rate of the log temperature; 0 keeps the temperature as it is."""
+    """Learning rate of log alpha; 0 keeps the temperature constant."""
     target_entropy_ratio: float = 1.0
-    """The temperature moves until the policy's entropy is minus this per joint, of actions in [-1, 1]."""
+    """The target entropy is minus this times the number of action dimensions, for actions in [-1, 1]."""
     log_std_min: float = -5.0
     log_std_max: float = 2.0
-    """The log standard deviation is squashed in between; it starts in the middle."""
-    tau: float = bounded(0.005, above=0, high=1)
-    policy_delay: int = bounded(1, low=1)
+    """Range of the log standard deviation; it starts in the middle."""
+    critics: int = bounded(2, low=1, high=16)
     atoms: int = bounded(0, low=0, high=4096)
+    """Atoms of categorical critics; 0 for scalar critics."""
+    v_min: float = -250.0
+    v_max: float = 250.0
+    """Support of the atoms: cover reward per step / (1 - gamma); values outside are clipped silently."""
+    clipped_double_q: bool = True
+    """Regress every critic on the lower target; off: each critic on its own target."""
+    categorical_min: Literal["lower_mean", "elementwise_min"] = "lower_mean"
+    """The lower of categorical targets: the distribution with the lower mean, or the minimum per atom with
+    binary cross entropy as loss (PQL-D)."""
+    policy_q: Literal["auto", "min", "mean", "first"] = "auto"
+    """Reduction of the critics in the actor loss; auto is min with clipped double Q and mean without."""
+    bootstrap_on_truncation: bool = True
+    """Bootstrap at time limits; off only for tasks whose time limit is part of the task."""
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
+    """Scale rewards by a running estimate of the return's magnitude, so that returns fit the support."""
+    net: NetworkKind = "mlp"
+    """mlp, simbav2 as in its paper, or simbav2_port as in FastTD3's code."""
     actor_hidden: tuple[int, ...] = bounded((256, 256), low=1)
     critic_hidden: tuple[int, ...] = bounded((256, 256), low=1)
-    normalize_observations: bool = False
+    """Widths of the hidden layers; SimbaV2 takes one equal width per block."""
+    activation: Activation = "relu"
+    layer_norm: bool = False
+    """LayerNorm before each activation: more stable with small batches and many updates per step."""
+    actor_init: float = bounded(0.01, low=0)
+    """Standard deviation of the initial weights of the actor's output layer (MLP only)."""
+    actor_lr: float = bounded(3e-4, above=0)
+    critic_lr: float = bounded(3e-4, above=0)
+    lr_end: float = bounded(1.0, above=0, high=1)
+    """Fraction of the learning rates at the end of the cosine schedule; 1 keeps them constant."""
+    lr_updates: int = bounded(200_000, low=1)
+    """Critic updates over which the cosine schedule runs."""
+    beta2: float = bounded(0.999, low=0, below=1)
+    """Adam's decay rate of the second moment."""
     weight_decay: float = bounded(0.0, low=0)
+    max_grad_norm: float = bounded(0.0, low=0)
+    """Clip gradients to this norm; 0 does not clip."""
+    actor_carries_critic: bool = False
+    """The policy holds the critics and returns values with its actions, from which actors compute initial
+    priorities (Ape-X); these are the learner's priorities only where `atoms` is 0."""
+    compile: bool = False
+    """Compile losses and gradients with torch.compile: half a minute once, then more updates per second with
+    small networks on a CPU; needs a C++ compiler there."""
+    amp: bool = False
+    """bf16 autocast of targets and losses; only on devices with bf16 units."""
+
+    @property
+    def experience(self) -> NStep:
+        """n-step transitions, with rewards scaled to the support if `normalize_rewards` is set."""
+        bound = min(abs(self.v_min), abs(self.v_max)) if self.atoms else 10.0
+        scale = bound if self.normalize_rewards else None
+        return NStep(self.n_step, self.gamma, self.bootstrap_on_truncation, scale)
 
     @property
     def exploration(self) -> Exploration:
-        """All rows draw their actions; how widely is the policy's own business."""
+        """1 for every env: actions are sampled from the policy, whose own standard deviation explores."""
         return PerEpisodeUniform(1.0, 1.0)
 
+    @property
+    def q_reduction(self) -> Reduction:
+        """The resolved `policy_q`."""
+        if self.policy_q != "auto":
+            return self.policy_q
+        return "min" if self.clipped_double_q else "mean"
+
+    def atom_values(self, device: str = "cpu") -> Tensor | None:
+        """Return the support z_1..z_K of the categorical critics; None for scalar critics."""
+        return torch.linspace(self.v_min, self.v_max, self.atoms, device=device) if self.atoms else None
+
+    def network(self, hidden: tuple[int, ...]) -> NetworkConfig:
+        """Return the architecture of a network with these hidden layers."""
+        return NetworkConfig(hidden, self.layer_norm, self.activation, self.net)
+
+    def optimizer(self, device: str) -> OptimizerConfig:
+        """Return the optimizer settings shared by actor and critics."""
+        return OptimizerConfig(
+            device, self.weight_decay, self.max_grad_norm, self.lr_end, self.lr_updates, beta2=self.beta2
+        )
+
     def unsupported_reason(self, spec: EnvSpec) -> str | None:
-        """As every actor-critic; and a range of standard deviations that is one."""
+        """Require continuous actions, vector observations, a valid support and log_std_min < log_std_max."""
         if self.log_std_min >= self.log_std_max:
             return f"log_std_min {self.log_std_min:g} is not below log_std_max {self.log_std_max:g}"
-        return super().unsupported_reason(spec)
+        return (
+            continuous_control_reason(spec)
+            or (
+                support_reason(self.atoms, self.v_min, self.v_max, self.normalize_rewards)
+                if self.atoms
+                else None
+            )
+            or self.network(self.actor_hidden).unsupported_reason("actor_hidden")
+            or self.network(self.critic_hidden).unsupported_reason("critic_hidden")
+        )
+
+    def unsplittable_reason(self) -> str | None:
+        """Return None: every SAC can be split."""
+        return None
 
     def policy(self, spec: EnvSpec) -> SACPolicy:
-        """The acting part alone."""
+        """Build the policy alone, on the CPU."""
         return SACPolicy(spec, self)
 
     def algorithm(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> SAC:
-        """The learner."""
+        """Build the learner."""
         return SAC(spec, self, peers, device)
 
-    def critic_learner(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> CriticLearner:
-        """The learner of the critics alone."""
-        return CriticLearner.apart(self, spec, peers, device)
+    def critic_learner(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> SACCriticLearner:
+        """Build the critic learner alone."""
+        return SACCriticLearner.standalone(self, spec, peers, device)
 
-    def actor_learner(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> SACPolicyHalf:
-        """The learner of policy and temperature."""
-        return SACPolicyHalf.apart(self, spec, peers, device)
+    def actor_learner(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> SACActorLearner:
+        """Build the learner of actor and temperature alone."""
+        return SACActorLearner.standalone(self, spec, peers, device)
 
 
 class Temperature(nn.Module):
-    """alpha, kept as its logarithm so that it stays positive."""
+    """alpha, parameterised by its logarithm so that it stays positive."""
 
     def __init__(self, alpha: float) -> None:
         super().__init__()
         self.log_alpha = nn.Parameter(torch.tensor(math.log(alpha)))
 
     def forward(self) -> Tensor:
-        """The temperature itself."""
+        """Return alpha."""
         return self.log_alpha.exp()
 
 
-class SACPolicy(ActorCriticPolicy):
-    """A squashed Gaussian, and the temperature, which travels with it to whoever bootstraps from it."""
-
-    actor: GaussianActor
+class SACPolicy(Policy):
+    """Observation normalizer, tanh-Gaussian actor pi, and the temperature, which the critics need too."""
 
     def __init__(self, spec: EnvSpec, cfg: SACConfig) -> None:
+        super().__init__()
         assert isinstance(spec.action, Continuous)
-        shape, joints = cfg.shape(cfg.actor_hidden), spec.action.size
-        actor = GaussianActor(spec.width(), shape, joints, cfg.log_std_min, cfg.log_std_max, cfg.actor_init)
-        super().__init__(spec, cfg, actor)
-        self.joints, self.temperature = joints, Temperature(cfg.alpha_init)
+        # One normalizer over all columns serves actor and critics: the actor's columns come first.
+        self.normalizer = Normalizer(spec.width(OBS) + spec.width(PRIVILEGED))
+        self.actor = GaussianActor(
+            spec.width(),
+            cfg.network(cfg.actor_hidden),
+            spec.action.size,
+            cfg.log_std_min,
+            cfg.log_std_max,
+            cfg.actor_init,
+        )
+        self.normalize, self.action_size = cfg.normalize_observations, spec.action.size
+        self.critic = build_critics(spec, cfg) if cfg.actor_carries_critic else None
+        self.value = QReduction(cfg.q_reduction, cfg.atom_values())
+        self.temperature = Temperature(cfg.alpha_init)
+
+    def critic_input(self, obs: Obs) -> Tensor:
+        """Return all observation columns, normalized if enabled; the actor's columns come first."""
+        x = full_obs(obs)
+        return self.normalizer(x) if self.normalize else x
+
+    def actor_input(self, obs: Obs) -> Tensor:
+        """Return the columns that acting needs: the actor's, or all if the policy carries the critics."""
+        x = obs[OBS] if self.critic is None else full_obs(obs)
+        return self.normalizer(x) if self.normalize else x
+
+    def sample(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return reparameterised actions [B, A] for normalized observations, and log pi [B]."""
+        mean, log_std = self.actor(x[:, : self.actor.inputs])
+        return tanh_normal.sample(mean.float(), log_std.float())
 
     @torch.no_grad()
     def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
-        """Where `explore` [B] is 0 the middle of the distribution, elsewhere an action drawn from it.
+        """Return sampled actions, or tanh of the mean in rows where `explore` [B] is 0.
 
-        The value it tells is the soft one, of the drawn action: q - alpha log pi.
+        The value returned with an action is the soft one of the sample: Q - alpha log pi.
         """
-        x = self.glanced(obs)
+        x = self.actor_input(obs)
         mean, log_std = self.actor(x[:, : self.actor.inputs])
-        action, bonus = mean.tanh(), torch.zeros_like(explore)
+        action, entropy_bonus = mean.tanh(), torch.zeros_like(explore)
         if explore.any():
-            drawn, log_prob = tanh_normal.draw(mean, log_std)
-            curious = explore > 0
-            action = torch.where(curious.unsqueeze(-1), drawn, action)
-            bonus = torch.where(curious, -self.temperature() * log_prob, bonus)
+            sampled, log_prob = tanh_normal.sample(mean, log_std)
+            exploring = explore > 0
+            action = torch.where(exploring.unsqueeze(-1), sampled, action)
+            entropy_bonus = torch.where(exploring, -self.temperature() * log_prob, entropy_bonus)
         if self.critic is None:
             return PolicyOutput(action)
         q = self.value(self.critic(x, action))
-        return PolicyOutput(action, None, {"q": q, "value": q + bonus})
-
-    def proposed(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Drawn actions and their log-probabilities."""
-        mean, log_std = self.actor(x[:, : self.actor.inputs])
-        return tanh_normal.draw(mean.float(), log_std.float())
-
-    def ahead(self, x: Tensor, actor: nn.Module) -> tuple[Tensor, Tensor]:
-        """Drawn actions, and what their entropy is worth."""
-        mean, log_std = actor(x[:, : self.actor.inputs])
-        action, log_prob = tanh_normal.draw(mean.float(), log_std.float())
-        return action, -self.temperature() * log_prob
+        return PolicyOutput(action, None, {"q": q, "value": q + entropy_bonus})
 
 
-class SACPolicyHalf(ActorLearner):
-    """Moves the policy up value and entropy, and the temperature towards the wanted entropy."""
+def full_obs(obs: Obs) -> Tensor:
+    """Concatenate policy and privileged observations, [B, obs + privileged]."""
+    return torch.cat((obs[OBS], obs[PRIVILEGED]), -1) if PRIVILEGED in obs else obs[OBS]
 
-    policy: SACPolicy
+
+def build_critics(spec: EnvSpec, cfg: SACConfig) -> Critics:
+    """Build the critics Q_1..Q_C over (observation, privileged observation, action)."""
+    assert isinstance(spec.action, Continuous)
+    inputs = spec.width(OBS) + spec.width(PRIVILEGED) + spec.action.size
+    return Critics(inputs, cfg.network(cfg.critic_hidden), cfg.atoms or 1, cfg.critics)
+
+
+def build_networks(spec: EnvSpec, cfg: SACConfig, device: str) -> tuple[SACPolicy, Critics]:
+    """Build policy and critics in a fixed order: whole and split learners start with equal weights."""
+    policy = cfg.policy(spec).to(device)
+    return policy, build_critics(spec, cfg).to(device) if policy.critic is None else policy.critic
+
+
+class SACCriticLearner:
+    """Regresses the critics on soft targets."""
 
     def __init__(self, cfg: SACConfig, policy: SACPolicy, critic: Critics, peers: Peers, device: str) -> None:
-        super().__init__(cfg, policy, critic, peers, device)
-        # No decay: it would pull the temperature towards 1.
-        gently = dataclasses.replace(cfg.descent(device), weight_decay=0.0, max_grad_norm=0.0)
-        self.temperature_descent = gently.on(peers, policy.temperature, cfg.alpha_lr, cfg.policy_delay)
-        self.target_entropy = -cfg.target_entropy_ratio * policy.joints
+        self.cfg, self.policy, self.critic = cfg, policy, critic
+        self.module: nn.Module = critic
+        self.peer_module: nn.Module = policy
+        self.atoms = cfg.atom_values(device)
+        self.elementwise_min = cfg.clipped_double_q and cfg.categorical_min == "elementwise_min"
+        self.optimizer = cfg.optimizer(device).build(critic, cfg.critic_lr, peers)
+        self.target_critic = frozen_copy(critic)
+        self.value_and_grad = value_and_grad(self.loss, critic.parameters(), device, cfg.compile, cfg.amp)
+        self.updates = 0
 
-    def loss(self, obs: Obs) -> tuple[Tensor, Told]:
-        """Mean of alpha log pi - value; with it log pi of each row."""
-        x = self.policy.seen(obs)
-        action, log_prob = self.policy.proposed(x)
-        value: Tensor = self.policy.value(self.critic(x, action).float())
-        alpha = self.policy.temperature().detach()
-        return (alpha * log_prob - value).mean(), (log_prob.detach(),)
+    @classmethod
+    def standalone(cls, cfg: SACConfig, spec: EnvSpec, peers: Peers, device: str) -> Self:
+        """Build a critic learner with a lagged copy of the policy that another host trains."""
+        policy, critic = build_networks(spec, cfg, device)
+        if policy.critic is critic:  # the policy's own critics are overwritten with each policy received
+            critic = copy.deepcopy(critic)
+        return cls(cfg, policy.requires_grad_(False), critic, peers, device)
 
-    def temper(self, log_prob: Tensor) -> dict[str, Tensor]:
-        """One step of the temperature: up where the policy is more predictable than wanted, else down."""
-        entropy, temperature = -log_prob.mean(), self.policy.temperature
-        alpha = temperature().detach()
-        self.temperature_descent.step(temperature.log_alpha * (entropy - self.target_entropy))
-        return {"policy/alpha": alpha, "policy/entropy": entropy}
+    def update(self, batch: Transition) -> UpdateResult:
+        """Perform one critic update and the target update."""
+        result = self.update_critic(batch)
+        self.update_targets()
+        return result
+
+    @torch.no_grad()
+    def target(self, batch: Transition, next_obs: Tensor) -> Tensor:
+        """Return y: values [C or 1, B], or distributions [C or 1, B, K] (eq. 3 and 5)."""
+        # V(s') = Q'(s', a') - alpha log pi(a'|s') with a' ~ pi: the entropy term is added to the reward.
+        next_action, log_prob = self.policy.sample(next_obs)
+        next_q = self.target_critic(next_obs, next_action).float()  # [C, B, K]
+        entropy_bonus = -self.policy.temperature() * log_prob
+        reward = torch.addcmul(batch.reward, batch.discount, entropy_bonus)
+        if self.atoms is None:
+            values = next_q.squeeze(-1)
+            if self.cfg.clipped_double_q:
+                values = td.clipped_double(values).unsqueeze(0)
+            return td.target(reward, batch.discount, values)
+        # Distributional: shift atoms to r + gamma^n z, select the lower distribution, project it.
+        shifted = categorical.bellman_shift(reward, batch.discount, self.atoms)  # [B, K]
+        probabilities = next_q.softmax(-1)
+        if self.cfg.clipped_double_q and not self.elementwise_min:
+            probabilities = categorical.select_lower_mean(probabilities, shifted).unsqueeze(0)
+        projected = torch.stack([categorical.project(p, shifted, self.atoms) for p in probabilities])
+        return projected.amin(0, keepdim=True) if self.elementwise_min else projected
+
+    def loss(self, batch: Transition) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Return sum_i mean_b l(Q_i(s, a), y) with row priorities [B] and the mean target value."""
+        y = self.target(batch, self.policy.critic_input(batch.next_obs))
+        q = self.critic(self.policy.critic_input(batch.obs), batch.action)  # [C, B, K]
+        if self.atoms is None:
+            td_error = q.squeeze(-1) - y  # [C, B]
+            row_loss, priority, value = td_error.square(), td_error.detach().abs().amax(0), y
+        else:
+            cross_entropy = (
+                categorical.binary_cross_entropy if self.elementwise_min else categorical.cross_entropy
+            )
+            row_loss = cross_entropy(y, q)  # [C, B]
+            priority, value = row_loss.detach().amax(0), categorical.mean(y, self.atoms)
+        weighted = row_loss if batch.weight is None else row_loss * batch.weight
+        return weighted.mean(-1).sum(), (priority, value.mean())
+
+    def update_critic(self, batch: Transition) -> UpdateResult:
+        """Perform one gradient step of all critics."""
+        grads, loss, (priority, value) = self.value_and_grad(batch)
+        skipped = self.optimizer.step(grads, loss)
+        self.critic.nets.project()
+        self.updates += 1
+        metrics = {"loss/critic": loss, "value/mean": value, "count/skipped_updates": skipped}
+        return UpdateResult(metrics, priority if batch.index is not None else None)
+
+    def update_targets(self) -> None:
+        """Move the target critics by `tau` towards the online ones."""
+        polyak_update(self.target_critic, self.critic, self.cfg.tau)
+
+    @property
+    def consecutive_skips(self) -> Tensor:
+        """Number of consecutive updates skipped for a non-finite loss or gradient."""
+        return self.optimizer.consecutive_skips
 
     def state_dict(self) -> dict[str, Any]:
-        """And the temperature's optimiser."""
-        return super().state_dict() | {"temperature_descent": self.temperature_descent.state_dict()}
+        """Return networks, optimizer and counter."""
+        return {
+            "policy": self.policy.state_dict(),
+            "critic": self.critic.state_dict(),
+            "target_critic": self.target_critic.state_dict(),
+            "critic_optimizer": self.optimizer.state_dict(),
+            "updates": self.updates,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on as if never stopped."""
-        super().load_state_dict(state)
-        self.temperature_descent.load_state_dict(state["temperature_descent"])
+        """Restore the result of `state_dict`."""
+        for name in ("policy", "critic", "target_critic"):
+            getattr(self, name).load_state_dict(state[name])
+        self.optimizer.load_state_dict(state["critic_optimizer"])
+        self.updates = int(state["updates"])
 
 
-class SAC(ActorCritic):
-    """Both halves in one place."""
+class SACActorLearner:
+    """Moves the actor up the soft value and the temperature towards the target entropy."""
 
-    halves = (CriticLearner, SACPolicyHalf)
+    def __init__(self, cfg: SACConfig, policy: SACPolicy, critic: Critics, peers: Peers, device: str) -> None:
+        self.cfg, self.policy, self.critic = cfg, policy, critic
+        self.module: nn.Module = policy
+        self.peer_module: nn.Module = critic
+        self.optimizer = cfg.optimizer(device).build(policy.actor, cfg.actor_lr, peers, cfg.policy_delay)
+        # No weight decay: it would pull alpha towards 1.
+        plain = dataclasses.replace(cfg.optimizer(device), weight_decay=0.0, max_grad_norm=0.0)
+        self.alpha_optimizer = plain.build(policy.temperature, cfg.alpha_lr, peers, cfg.policy_delay)
+        self.target_entropy = -cfg.target_entropy_ratio * policy.action_size
+        self._critic_parameters = [p for p in critic.parameters() if p.requires_grad]
+        parameters = policy.actor.parameters()
+        self.value_and_grad = value_and_grad(self.loss, parameters, device, cfg.compile, cfg.amp)
+        self.updates = 0
+
+    @classmethod
+    def standalone(cls, cfg: SACConfig, spec: EnvSpec, peers: Peers, device: str) -> Self:
+        """Build an actor learner with lagged copies of the critics that another host trains."""
+        policy, critic = build_networks(spec, cfg, device)
+        return cls(cfg, policy, critic.requires_grad_(False), peers, device)
+
+    def update(self, batch: Transition) -> UpdateResult:
+        """Perform one update of actor and temperature; reads only `batch.obs`."""
+        self.update_normalizer(batch.obs)
+        return self.update_actor(batch.obs)
+
+    def update_normalizer(self, obs: Obs) -> None:
+        """Merge a batch into the normalizer's statistics; call once per update."""
+        if self.policy.normalize and Normalizer.due(self.updates):
+            self.policy.normalizer.update(full_obs(obs))
+        self.updates += 1
+
+    def loss(self, obs: Obs) -> tuple[Tensor, tuple[Tensor]]:
+        """Return mean(alpha log pi(a|s) - Q(s, a)) with a ~ pi (eq. 9), with log pi [B]."""
+        x = self.policy.critic_input(obs)
+        action, log_prob = self.policy.sample(x)
+        q: Tensor = self.policy.value(self.critic(x, action).float())
+        alpha = self.policy.temperature().detach()
+        return (alpha * log_prob - q).mean(), (log_prob.detach(),)
+
+    def update_actor(self, obs: Obs) -> UpdateResult:
+        """Perform one gradient step of the actor and one of the temperature."""
+        # The critics only pass the gradient on: without this their own gradients would be computed too.
+        for parameter in self._critic_parameters:
+            parameter.requires_grad = False
+        grads, loss, (log_prob,) = self.value_and_grad(obs)
+        skipped = self.optimizer.step(grads, loss)
+        self.policy.actor.net.project()
+        for parameter in self._critic_parameters:
+            parameter.requires_grad = True
+        metrics = {"loss/policy": loss, "count/skipped_updates": skipped}
+        return UpdateResult(metrics | self.update_temperature(log_prob))
+
+    def update_temperature(self, log_prob: Tensor) -> dict[str, Tensor]:
+        """Step log alpha along its gradient H(pi) - target entropy (eq. 18); return the metrics."""
+        entropy, alpha = -log_prob.mean(), self.policy.temperature().detach()
+        # d/d(log alpha) of log alpha * (entropy - target): no graph is needed for one scalar.
+        gradient = entropy - self.target_entropy
+        log_alpha = self.policy.temperature.log_alpha.detach()
+        self.alpha_optimizer.step([gradient], log_alpha * gradient)
+        return {"policy/alpha": alpha, "policy/entropy": entropy}
+
+    @property
+    def consecutive_skips(self) -> Tensor:
+        """Number of consecutive updates skipped for a non-finite loss or gradient."""
+        return self.optimizer.consecutive_skips
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return networks, optimizers and counter."""
+        return {
+            "policy": self.policy.state_dict(),
+            "critic": self.critic.state_dict(),
+            "actor_optimizer": self.optimizer.state_dict(),
+            "alpha_optimizer": self.alpha_optimizer.state_dict(),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state_dict`."""
+        self.policy.load_state_dict(state["policy"])
+        self.critic.load_state_dict(state["critic"])
+        self.optimizer.load_state_dict(state["actor_optimizer"])
+        self.alpha_optimizer.load_state_dict(state["alpha_optimizer"])
+        self.updates = int(state["updates"])
+
+
+class SAC:
+    """Critic learner and actor learner on one host, sharing policy and critics."""
+
+    def __init__(self, spec: EnvSpec, cfg: SACConfig, peers: Peers, device: str) -> None:
+        self.cfg = cfg
+        self.policy, self.critic = build_networks(spec, cfg, device)
+        self.critic_learner = SACCriticLearner(cfg, self.policy, self.critic, peers, device)
+        self.actor_learner = SACActorLearner(cfg, self.policy, self.critic, peers, device)
+        self.target_critic = self.critic_learner.target_critic
+
+    def update(self, batch: Transition) -> UpdateResult:
+        """Perform one critic update and, on every `policy_delay`-th call, one of actor and temperature."""
+        self.actor_learner.update_normalizer(batch.obs)
+        result = self.critic_learner.update_critic(batch)
+        if self.critic_learner.updates % self.cfg.policy_delay == 0:
+            skipped = result.metrics["count/skipped_updates"]
+            result |= self.actor_learner.update_actor(batch.obs)
+            result.metrics["count/skipped_updates"] += skipped
+        self.critic_learner.update_targets()
+        return result
+
+    @property
+    def consecutive_skips(self) -> Tensor:
+        """The larger number of consecutive skipped updates of actor and critics."""
+        return torch.maximum(self.critic_learner.consecutive_skips, self.actor_learner.consecutive_skips)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of both learners; entries they share have the same key."""
+        return self.critic_learner.state_dict() | self.actor_learner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state_dict`."""
+        self.critic_learner.load_state_dict(state)
+        self.actor_learner.load_state_dict(state)

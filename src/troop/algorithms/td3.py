@@ -1,158 +1,471 @@
-"""FastTD3: Seo et al. 2025, "FastTD3: Simple, Fast, and Capable RL for Humanoid Control" (2505.22642).
+"""TD3: Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods" (1802.09477).
 
-TD3 (Fujimoto et al. 2018) with categorical twin critics, no target policy, large batches and noise that
-differs between envs. With `atoms=0` it is TD3; with one critic, no smoothing and no delay it is DDPG
-(Lillicrap et al. 2016). Deviations from paper and reference: docs/algorithms/fasttd3.md.
+Three algorithms are settings of this file:
+
+* FastTD3 (Seo et al. 2025, 2505.22642), the defaults: categorical twin critics, no target policy, large
+  batches, exploration noise that differs between envs.
+* TD3: `atoms=0, target_policy=True, delay_targets=True`.
+* DDPG (Lillicrap et al. 2016, 1509.02971): TD3 with `critics=1, policy_noise=0, policy_delay=1`.
+
+The critic learner and the actor learner are two classes: `TD3` composes them on one host, PQL runs each on a
+host of its own. Deviations from papers and reference code: docs/explanation/algorithms/fasttd3.md.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from troop.algorithms.actor_critic import ActorCritic
-from troop.algorithms.actor_critic_config import ActorCriticConfig
-from troop.algorithms.actor_critic_policy import ActorCriticPolicy
-from troop.algorithms.halves import ActorLearner, CriticLearner
-from troop.algorithms.optim.target import frozen, soft_update
-from troop.core.algorithm import PolicyOutput, State
+from troop.algorithms.optim import OptimizerConfig, frozen_copy, polyak_update, value_and_grad
+from troop.algorithms.requirements import continuous_control_reason, support_reason
+from troop.core.algorithm import Policy, PolicyOutput, State, UpdateResult
+from troop.core.batch import NStep, Transition
 from troop.core.config import bounded
-from troop.core.env import Continuous, EnvSpec, Obs
+from troop.core.env import OBS, PRIVILEGED, Continuous, EnvSpec, Obs
+from troop.core.errors import BadInput
 from troop.core.exploration import Exploration, PerEpisodeUniform
 from troop.core.peers import NO_PEERS, Peers
+from troop.functional import categorical, td
 from troop.nets.actors import DeterministicActor
+from troop.nets.critics import Critics, QReduction, Reduction
+from troop.nets.mlp import Activation
+from troop.nets.network_config import NetworkConfig, NetworkKind
+from troop.nets.normalizer import Normalizer
 
 
 @dataclass(frozen=True)
-class TD3Config(ActorCriticConfig):
-    """The paper's table (its HumanoidBench column); suites differ in `troop.recipes.fast_td3`."""
+class TD3Config:
+    """FastTD3's hyperparameters (HumanoidBench column); recipes/fast_td3.py has those of other suites."""
 
+    gamma: float = bounded(0.99, low=0, high=1)
+    n_step: int = bounded(1, low=1, high=64)
+    tau: float = bounded(0.1, above=0, high=1)
+    """Polyak coefficient of the target networks."""
+    policy_delay: int = bounded(2, low=1)
+    """Critic updates per actor update; PQL has a ratio of its own instead."""
+    critics: int = bounded(2, low=1, high=16)
+    atoms: int = bounded(101, low=0, high=4096)
+    """Atoms of the categorical critics; 0 for scalar critics."""
+    v_min: float = -250.0
+    v_max: float = 250.0
+    """Support of the atoms: cover reward per step / (1 - gamma); values outside are clipped silently."""
+    clipped_double_q: bool = True
+    """Regress every critic on the lower target; off: each critic on its own target."""
+    categorical_min: Literal["lower_mean", "elementwise_min"] = "lower_mean"
+    """The lower of categorical targets: the distribution with the lower mean (FastTD3), or the minimum per
+    atom with binary cross entropy as loss (PQL-D)."""
+    policy_q: Literal["auto", "min", "mean", "first"] = "auto"
+    """Reduction of the critics in the actor loss; auto is min with clipped double Q and mean without."""
     policy_noise: float = bounded(0.001, low=0)
-    """Standard deviation of the noise on target actions (target policy smoothing)."""
+    """Standard deviation of target policy smoothing."""
     noise_clip: float = bounded(0.5, low=0)
+    """Bound of target policy smoothing."""
     std_min: float = bounded(0.001, low=0)
     std_max: float = bounded(0.4, low=0)
-    """Exploration noise: each env draws its own in [std_min, std_max] at each episode's start."""
+    """Exploration noise: each env draws its standard deviation from this range at each episode start."""
     clip_actions: bool = False
-    """Clip noisy actions to [-1, 1] before they are stored; the reference stores them as they are."""
+    """Clip noisy actions to [-1, 1] before they are stored; FastTD3's code stores them unclipped."""
     target_policy: bool = False
-    """Keep a slow copy of the policy for target actions, as TD3 and DDPG do."""
+    """Compute target actions with a Polyak-averaged policy, as TD3 and DDPG do."""
     delay_targets: bool = False
-    """Move target copies only when the policy moves, as TD3 does."""
+    """Update target networks only together with the actor, as TD3 does."""
+    bootstrap_on_truncation: bool = True
+    """Bootstrap at time limits; off only for tasks whose time limit is part of the task."""
+    normalize_observations: bool = True
+    normalize_rewards: bool = False
+    """Scale rewards by a running estimate of the return's magnitude, so that returns fit the support."""
+    net: NetworkKind = "mlp"
+    """mlp, simbav2 as in its paper, or simbav2_port as in FastTD3's code."""
+    actor_hidden: tuple[int, ...] = bounded((512, 256, 128), low=1)
+    critic_hidden: tuple[int, ...] = bounded((1024, 512, 256), low=1)
+    """Widths of the hidden layers; SimbaV2 takes one equal width per block."""
+    activation: Activation = "relu"
+    layer_norm: bool = False
+    """LayerNorm before each activation: more stable with small batches and many updates per step."""
+    actor_init: float = bounded(0.01, low=0)
+    """Standard deviation of the initial weights of the actor's output layer (MLP only)."""
+    actor_lr: float = bounded(3e-4, above=0)
+    critic_lr: float = bounded(3e-4, above=0)
+    lr_end: float = bounded(1.0, above=0, high=1)
+    """Fraction of the learning rates at the end of the cosine schedule; 1 keeps them constant."""
+    lr_updates: int = bounded(200_000, low=1)
+    """Critic updates over which the cosine schedule runs."""
+    beta2: float = bounded(0.999, low=0, below=1)
+    """Adam's decay rate of the second moment."""
+    weight_decay: float = bounded(0.1, low=0)
+    max_grad_norm: float = bounded(0.0, low=0)
+    """Clip gradients to this norm; 0 does not clip."""
+    actor_carries_critic: bool = False
+    """The policy holds the critics and returns values with its actions, from which actors compute initial
+    priorities (Ape-X DPG); these are the learner's priorities only where `atoms` is 0."""
+    compile: bool = False
+    """Compile losses and gradients with torch.compile: half a minute once, then 1.15 to 1.4 times the updates
+    of small networks on a CPU; needs a C++ compiler there."""
+    amp: bool = False
+    """bf16 autocast of targets and losses; only on devices with bf16 units."""
+
+    @property
+    def experience(self) -> NStep:
+        """n-step transitions, with rewards scaled to the support if `normalize_rewards` is set."""
+        bound = min(abs(self.v_min), abs(self.v_max)) if self.atoms else 10.0
+        scale = bound if self.normalize_rewards else None
+        return NStep(self.n_step, self.gamma, self.bootstrap_on_truncation, scale)
 
     @property
     def exploration(self) -> Exploration:
-        """Mixed noise."""
+        """A standard deviation per env and episode (FastTD3's mixed noise)."""
         return PerEpisodeUniform(self.std_min, max(self.std_min, self.std_max))
 
+    @property
+    def q_reduction(self) -> Reduction:
+        """The resolved `policy_q`."""
+        if self.policy_q != "auto":
+            return self.policy_q
+        return "min" if self.clipped_double_q else "mean"
+
+    def atom_values(self, device: str = "cpu") -> Tensor | None:
+        """Return the support z_1..z_K of the categorical critics; None for scalar critics."""
+        return torch.linspace(self.v_min, self.v_max, self.atoms, device=device) if self.atoms else None
+
+    def network(self, hidden: tuple[int, ...]) -> NetworkConfig:
+        """Return the architecture of a network with these hidden layers."""
+        return NetworkConfig(hidden, self.layer_norm, self.activation, self.net)
+
+    def optimizer(self, device: str) -> OptimizerConfig:
+        """Return the optimizer settings shared by actor and critics."""
+        return OptimizerConfig(
+            device, self.weight_decay, self.max_grad_norm, self.lr_end, self.lr_updates, beta2=self.beta2
+        )
+
     def unsupported_reason(self, spec: EnvSpec) -> str | None:
-        """As every actor-critic; and a range of noise that is none."""
+        """Require continuous actions, vector observations, a valid support and std_min <= std_max."""
         if self.std_min > self.std_max:
             return f"std_min {self.std_min:g} is above std_max {self.std_max:g}"
-        return super().unsupported_reason(spec)
+        return (
+            continuous_control_reason(spec)
+            or (
+                support_reason(self.atoms, self.v_min, self.v_max, self.normalize_rewards)
+                if self.atoms
+                else None
+            )
+            or self.network(self.actor_hidden).unsupported_reason("actor_hidden")
+            or self.network(self.critic_hidden).unsupported_reason("critic_hidden")
+        )
 
     def unsplittable_reason(self) -> str | None:
-        """Critics that learn apart have a lagged policy instead of a slow one, and do not see it move."""
+        """Reject a target policy: a separate critic learner uses its lagged copy of the policy instead."""
         for name in ("target_policy", "delay_targets"):
             if getattr(self, name):
                 flag = f"--algorithm.{name.replace('_', '-')}"
                 return (
-                    f"{flag} is True, but critics that learn apart from the policy bootstrap from its lagged "
-                    f"copy and do not see it move; give {flag.replace('algorithm.', 'algorithm.no-')}"
+                    f"{flag} is True, but a critic learner on its own host bootstraps from a lagged copy of "
+                    f"the policy and does not see actor updates; pass --algorithm.no-{name.replace('_', '-')}"
                 )
         return None
 
     def policy(self, spec: EnvSpec) -> TD3Policy:
-        """The acting part alone."""
+        """Build the policy alone, on the CPU."""
         return TD3Policy(spec, self)
 
     def algorithm(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> TD3:
-        """The learner."""
+        """Build the learner."""
         return TD3(spec, self, peers, device)
 
-    def critic_learner(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> CriticLearner:
-        """The learner of the critics alone."""
-        return CriticLearner.apart(self, spec, peers, device)
+    def critic_learner(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> TD3CriticLearner:
+        """Build the critic learner alone."""
+        return TD3CriticLearner.standalone(self, spec, peers, device)
 
-    def actor_learner(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> ActorLearner:
-        """The learner of the policy alone."""
-        return ActorLearner.apart(self, spec, peers, device)
+    def actor_learner(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> TD3ActorLearner:
+        """Build the actor learner alone."""
+        return TD3ActorLearner.standalone(self, spec, peers, device)
 
 
-class TD3Policy(ActorCriticPolicy):
-    """A deterministic actor; explores by Gaussian noise."""
+class TD3Policy(Policy):
+    """Observation normalizer and deterministic actor pi; the critics too with `actor_carries_critic`."""
 
     def __init__(self, spec: EnvSpec, cfg: TD3Config) -> None:
+        super().__init__()
         assert isinstance(spec.action, Continuous)
-        shape = cfg.shape(cfg.actor_hidden)
-        actor = DeterministicActor(spec.width(), shape, spec.action.size, cfg.actor_init)
-        super().__init__(spec, cfg, actor)
-        self.clip_actions, self.policy_noise, self.noise_clip = (
-            cfg.clip_actions,
-            cfg.policy_noise,
-            cfg.noise_clip,
+        # One normalizer over all columns serves actor and critics: the actor's columns come first.
+        self.normalizer = Normalizer(spec.width(OBS) + spec.width(PRIVILEGED))
+        self.actor = DeterministicActor(
+            spec.width(), cfg.network(cfg.actor_hidden), spec.action.size, cfg.actor_init
         )
+        self.normalize, self.clip_actions = cfg.normalize_observations, cfg.clip_actions
+        self.critic = build_critics(spec, cfg) if cfg.actor_carries_critic else None
+        self.value = QReduction(cfg.q_reduction, cfg.atom_values())
+
+    def critic_input(self, obs: Obs) -> Tensor:
+        """Return all observation columns, normalized if enabled; the actor's columns come first."""
+        x = full_obs(obs)
+        return self.normalizer(x) if self.normalize else x
+
+    def actor_input(self, obs: Obs) -> Tensor:
+        """Return the columns that acting needs: the actor's, or all if the policy carries the critics."""
+        x = obs[OBS] if self.critic is None else full_obs(obs)
+        return self.normalizer(x) if self.normalize else x
 
     def forward(self, x: Tensor) -> Tensor:
-        """Action for normalized observations, whose first columns are the policy's own."""
+        """Return pi(x) [B, A] for normalized observations."""
         action: Tensor = self.actor(x[:, : self.actor.inputs])
         return action
 
     @torch.no_grad()
     def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
-        """Tanh action plus Gaussian noise of standard deviation `explore` [B], the same for all joints."""
-        x = self.glanced(obs)
-        best = action = self(x)
+        """Return pi(s) + explore * N(0, I); `explore` [B] is the standard deviation of each row's noise."""
+        x = self.actor_input(obs)
+        greedy = action = self(x)
         if explore.any():
-            action = torch.addcmul(best, torch.randn_like(best), explore.unsqueeze(-1))
+            action = torch.addcmul(greedy, torch.randn_like(greedy), explore.unsqueeze(-1))
         action = action.clamp(-1, 1) if self.clip_actions else action
         if self.critic is None:
             return PolicyOutput(action)
-        q, value = (self.value(self.critic(x, each)) for each in (action, best))
+        q, value = (self.value(self.critic(x, each)) for each in (action, greedy))
         return PolicyOutput(action, None, {"q": q, "value": value})
 
-    def proposed(self, x: Tensor) -> tuple[Tensor, None]:
-        """The policy's actions."""
-        return self(x), None
 
-    def ahead(self, x: Tensor, actor: nn.Module) -> tuple[Tensor, None]:
-        """The actor's actions with clipped noise (target policy smoothing)."""
-        action: Tensor = actor(x[:, : self.actor.inputs])
-        if self.policy_noise:
-            noise = torch.randn_like(action).mul_(self.policy_noise)
-            action = (action + noise.clamp_(-self.noise_clip, self.noise_clip)).clamp_(-1, 1)
-        return action, None
+def full_obs(obs: Obs) -> Tensor:
+    """Concatenate policy and privileged observations, [B, obs + privileged]."""
+    return torch.cat((obs[OBS], obs[PRIVILEGED]), -1) if PRIVILEGED in obs else obs[OBS]
 
 
-class TD3(ActorCritic):
-    """Both halves in one place, and the slow copy of the policy if there is one."""
+def build_critics(spec: EnvSpec, cfg: TD3Config) -> Critics:
+    """Build the critics Q_1..Q_C over (observation, privileged observation, action)."""
+    assert isinstance(spec.action, Continuous)
+    inputs = spec.width(OBS) + spec.width(PRIVILEGED) + spec.action.size
+    return Critics(inputs, cfg.network(cfg.critic_hidden), cfg.atoms or 1, cfg.critics)
 
-    cfg: TD3Config
 
-    def __init__(self, spec: EnvSpec, cfg: TD3Config, peers: Peers, device: str) -> None:
-        super().__init__(spec, cfg, peers, device)
-        self.target_actor: nn.Module = self.policy.actor
-        if cfg.target_policy:
-            self.target_actor = self.critic_learner.actor = frozen(self.policy.actor)
+def build_networks(spec: EnvSpec, cfg: TD3Config, device: str) -> tuple[TD3Policy, Critics]:
+    """Build policy and critics in a fixed order: whole and split learners start with equal weights."""
+    policy = cfg.policy(spec).to(device)
+    return policy, build_critics(spec, cfg).to(device) if policy.critic is None else policy.critic
 
-    def move_targets(self, climbed: bool) -> None:
-        """Critics always, or with the policy; the slow policy with them."""
-        if self.cfg.delay_targets and not climbed:
-            return
-        super().move_targets(climbed)
+
+class TD3CriticLearner:
+    """Regresses the critics on bootstrapped targets."""
+
+    def __init__(self, cfg: TD3Config, policy: TD3Policy, critic: Critics, peers: Peers, device: str) -> None:
+        self.cfg, self.policy, self.critic = cfg, policy, critic
+        self.module: nn.Module = critic
+        self.peer_module: nn.Module = policy
+        self.atoms = cfg.atom_values(device)
+        self.elementwise_min = cfg.clipped_double_q and cfg.categorical_min == "elementwise_min"
+        self.optimizer = cfg.optimizer(device).build(critic, cfg.critic_lr, peers)
+        self.target_critic = frozen_copy(critic)
+        self.target_actor: nn.Module = frozen_copy(policy.actor) if cfg.target_policy else policy.actor
+        self.value_and_grad = value_and_grad(self.loss, critic.parameters(), device, cfg.compile, cfg.amp)
+        self.updates = 0
+
+    @classmethod
+    def standalone(cls, cfg: TD3Config, spec: EnvSpec, peers: Peers, device: str) -> Self:
+        """Build a critic learner with a lagged copy of the policy that another host trains."""
+        if reason := cfg.unsplittable_reason():
+            raise BadInput(f"{reason}.")
+        policy, critic = build_networks(spec, cfg, device)
+        if policy.critic is critic:  # the policy's own critics are overwritten with each policy received
+            critic = copy.deepcopy(critic)
+        return cls(cfg, policy.requires_grad_(False), critic, peers, device)
+
+    def update(self, batch: Transition) -> UpdateResult:
+        """Perform one critic update and the target update."""
+        result = self.update_critic(batch)
+        self.update_targets()
+        return result
+
+    @torch.no_grad()
+    def target(self, batch: Transition, next_obs: Tensor) -> Tensor:
+        """Return y: values [C or 1, B], or distributions [C or 1, B, K] (eq. 10 and 15, C51 algorithm 1)."""
+        # a' = pi'(s') + clip(N(0, policy_noise), -noise_clip, noise_clip): target policy smoothing, eq. 15.
+        next_action: Tensor = self.target_actor(next_obs[:, : self.policy.actor.inputs])
+        if self.cfg.policy_noise:
+            noise = torch.randn_like(next_action).mul_(self.cfg.policy_noise)
+            noise.clamp_(-self.cfg.noise_clip, self.cfg.noise_clip)
+            next_action = (next_action + noise).clamp_(-1, 1)
+        next_q = self.target_critic(next_obs, next_action).float()  # [C, B, K]
+        if self.atoms is None:
+            # y = r + gamma^n min_i Q'_i(s', a'): clipped double Q-learning, eq. 10.
+            values = next_q.squeeze(-1)
+            if self.cfg.clipped_double_q:
+                values = td.clipped_double(values).unsqueeze(0)
+            return td.target(batch.reward, batch.discount, values)
+        # Distributional: shift atoms to r + gamma^n z, select the lower distribution, project it.
+        shifted = categorical.bellman_shift(batch.reward, batch.discount, self.atoms)  # [B, K]
+        probabilities = next_q.softmax(-1)
+        if self.cfg.clipped_double_q and not self.elementwise_min:
+            probabilities = categorical.select_lower_mean(probabilities, shifted).unsqueeze(0)
+        projected = torch.stack([categorical.project(p, shifted, self.atoms) for p in probabilities])
+        return projected.amin(0, keepdim=True) if self.elementwise_min else projected
+
+    def loss(self, batch: Transition) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Return sum_i mean_b l(Q_i(s, a), y) with row priorities [B] and the mean target value."""
+        y = self.target(batch, self.policy.critic_input(batch.next_obs))
+        q = self.critic(self.policy.critic_input(batch.obs), batch.action)  # [C, B, K]
+        if self.atoms is None:
+            td_error = q.squeeze(-1) - y  # [C, B]
+            row_loss, priority, value = td_error.square(), td_error.detach().abs().amax(0), y
+        else:
+            cross_entropy = (
+                categorical.binary_cross_entropy if self.elementwise_min else categorical.cross_entropy
+            )
+            row_loss = cross_entropy(y, q)  # [C, B]
+            priority, value = row_loss.detach().amax(0), categorical.mean(y, self.atoms)
+        weighted = row_loss if batch.weight is None else row_loss * batch.weight
+        return weighted.mean(-1).sum(), (priority, value.mean())
+
+    def update_critic(self, batch: Transition) -> UpdateResult:
+        """Perform one gradient step of all critics."""
+        grads, loss, (priority, value) = self.value_and_grad(batch)
+        skipped = self.optimizer.step(grads, loss)
+        self.critic.nets.project()
+        self.updates += 1
+        metrics = {"loss/critic": loss, "value/mean": value, "count/skipped_updates": skipped}
+        return UpdateResult(metrics, priority if batch.index is not None else None)
+
+    def update_targets(self) -> None:
+        """Move the target networks by `tau` towards the online ones."""
+        polyak_update(self.target_critic, self.critic, self.cfg.tau)
         if self.cfg.target_policy:
-            soft_update(self.target_actor, self.policy.actor, self.cfg.tau)
+            polyak_update(self.target_actor, self.policy.actor, self.cfg.tau)
+
+    @property
+    def consecutive_skips(self) -> Tensor:
+        """Number of consecutive updates skipped for a non-finite loss or gradient."""
+        return self.optimizer.consecutive_skips
 
     def state_dict(self) -> dict[str, Any]:
-        """Both halves, and the slow policy."""
-        slow = {"target_actor": self.target_actor.state_dict()} if self.cfg.target_policy else {}
-        return super().state_dict() | slow
+        """Return networks, optimizer and counter."""
+        state = {
+            "policy": self.policy.state_dict(),
+            "critic": self.critic.state_dict(),
+            "target_critic": self.target_critic.state_dict(),
+            "critic_optimizer": self.optimizer.state_dict(),
+            "updates": self.updates,
+        }
+        return state | ({"target_actor": self.target_actor.state_dict()} if self.cfg.target_policy else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on as if never stopped."""
-        super().load_state_dict(state)
+        """Restore the result of `state_dict`."""
+        for name in ("policy", "critic", "target_critic"):
+            getattr(self, name).load_state_dict(state[name])
         if self.cfg.target_policy:
             self.target_actor.load_state_dict(state["target_actor"])
+        self.optimizer.load_state_dict(state["critic_optimizer"])
+        self.updates = int(state["updates"])
+
+
+class TD3ActorLearner:
+    """Moves the actor up the critics' value and owns the statistics of the observation normalizer."""
+
+    def __init__(self, cfg: TD3Config, policy: TD3Policy, critic: Critics, peers: Peers, device: str) -> None:
+        self.cfg, self.policy, self.critic = cfg, policy, critic
+        self.module: nn.Module = policy
+        self.peer_module: nn.Module = critic
+        self.optimizer = cfg.optimizer(device).build(policy.actor, cfg.actor_lr, peers, cfg.policy_delay)
+        self._critic_parameters = [p for p in critic.parameters() if p.requires_grad]
+        parameters = policy.actor.parameters()
+        self.value_and_grad = value_and_grad(self.loss, parameters, device, cfg.compile, cfg.amp)
+        self.updates = 0
+
+    @classmethod
+    def standalone(cls, cfg: TD3Config, spec: EnvSpec, peers: Peers, device: str) -> Self:
+        """Build an actor learner with lagged copies of the critics that another host trains."""
+        if reason := cfg.unsplittable_reason():
+            raise BadInput(f"{reason}.")
+        policy, critic = build_networks(spec, cfg, device)
+        return cls(cfg, policy, critic.requires_grad_(False), peers, device)
+
+    def update(self, batch: Transition) -> UpdateResult:
+        """Perform one actor update; reads only `batch.obs`."""
+        self.update_normalizer(batch.obs)
+        return self.update_actor(batch.obs)
+
+    def update_normalizer(self, obs: Obs) -> None:
+        """Merge a batch into the normalizer's statistics; call once per update."""
+        if self.policy.normalize and Normalizer.due(self.updates):
+            self.policy.normalizer.update(full_obs(obs))
+        self.updates += 1
+
+    def loss(self, obs: Obs) -> tuple[Tensor, tuple[()]]:
+        """Return -mean Q(s, pi(s)): the deterministic policy gradient (TD3 eq. 1, DDPG eq. 6)."""
+        x = self.policy.critic_input(obs)
+        q: Tensor = self.policy.value(self.critic(x, self.policy(x)).float())
+        return -q.mean(), ()
+
+    def update_actor(self, obs: Obs) -> UpdateResult:
+        """Perform one gradient step of the actor."""
+        # The critics only pass the gradient on: without this their own gradients would be computed too.
+        for parameter in self._critic_parameters:
+            parameter.requires_grad = False
+        grads, loss, _ = self.value_and_grad(obs)
+        skipped = self.optimizer.step(grads, loss)
+        self.policy.actor.net.project()
+        for parameter in self._critic_parameters:
+            parameter.requires_grad = True
+        return UpdateResult({"loss/policy": loss, "count/skipped_updates": skipped})
+
+    @property
+    def consecutive_skips(self) -> Tensor:
+        """Number of consecutive updates skipped for a non-finite loss or gradient."""
+        return self.optimizer.consecutive_skips
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return networks, optimizer and counter."""
+        return {
+            "policy": self.policy.state_dict(),
+            "critic": self.critic.state_dict(),
+            "actor_optimizer": self.optimizer.state_dict(),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state_dict`."""
+        self.policy.load_state_dict(state["policy"])
+        self.critic.load_state_dict(state["critic"])
+        self.optimizer.load_state_dict(state["actor_optimizer"])
+        self.updates = int(state["updates"])
+
+
+class TD3:
+    """Critic learner and actor learner on one host, sharing policy and critics."""
+
+    def __init__(self, spec: EnvSpec, cfg: TD3Config, peers: Peers, device: str) -> None:
+        self.cfg = cfg
+        self.policy, self.critic = build_networks(spec, cfg, device)
+        self.critic_learner = TD3CriticLearner(cfg, self.policy, self.critic, peers, device)
+        self.actor_learner = TD3ActorLearner(cfg, self.policy, self.critic, peers, device)
+        self.target_critic, self.target_actor = (
+            self.critic_learner.target_critic,
+            self.critic_learner.target_actor,
+        )
+
+    def update(self, batch: Transition) -> UpdateResult:
+        """Perform one critic update and, every `policy_delay` calls, one actor update (algorithm 1)."""
+        self.actor_learner.update_normalizer(batch.obs)
+        result = self.critic_learner.update_critic(batch)
+        actor_due = self.critic_learner.updates % self.cfg.policy_delay == 0
+        if actor_due:
+            skipped = result.metrics["count/skipped_updates"]
+            result |= self.actor_learner.update_actor(batch.obs)
+            result.metrics["count/skipped_updates"] += skipped
+        if actor_due or not self.cfg.delay_targets:
+            self.critic_learner.update_targets()
+        return result
+
+    @property
+    def consecutive_skips(self) -> Tensor:
+        """The larger number of consecutive skipped updates of actor and critics."""
+        return torch.maximum(self.critic_learner.consecutive_skips, self.actor_learner.consecutive_skips)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of both learners; entries they share have the same key."""
+        return self.critic_learner.state_dict() | self.actor_learner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state_dict`."""
+        self.critic_learner.load_state_dict(state)
+        self.actor_learner.load_state_dict(state)

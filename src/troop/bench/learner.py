@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 
 from troop.algorithms import TD3, TD3Config
-from troop.algorithms.halves import STEADY
+from troop.nets.normalizer import NORMALIZER_WARMUP
 from troop.bench.clock import in_turn
 from troop.bench.table import Line
 from troop.core.batch import Transition
@@ -57,7 +57,7 @@ def learner(critic: Sequence[int], actor: Sequence[int], device: str, compile: b
     made = cfg.algorithm(
         EnvSpec("bench", {"obs": Field((OBS_WIDTH,))}, Continuous(ACTIONS), 1), device=device
     )
-    made.actor_learner.updates = STEADY
+    made.actor_learner.updates = NORMALIZER_WARMUP
     return made
 
 

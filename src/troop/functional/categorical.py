@@ -1,4 +1,4 @@
-"""Categorical value distributions (C51): Bellemare, Dabney, Munos 2017, "A Distributional Perspective"."""
+"""Categorical value distributions (C51): Bellemare, Dabney, Munos 2017."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from torch.nn import functional
 
 
 def mean(probabilities: Tensor, atoms: Tensor) -> Tensor:
-    """Expected value of distributions [..., K] over `atoms` [K]."""
+    """Return the expected value of distributions [..., K] over `atoms` [K]."""
     return probabilities @ atoms
 
 
-def shift(reward: Tensor, discount: Tensor, atoms: Tensor) -> Tensor:
-    """Where the Bellman operator moves each atom, clipped to the support; [B, K]."""
-    moved = torch.addcmul(reward.unsqueeze(-1), discount.unsqueeze(-1), atoms)
-    return moved.clamp_(atoms[0], atoms[-1])
+def bellman_shift(reward: Tensor, discount: Tensor, atoms: Tensor) -> Tensor:
+    """Return T z = clip(reward + discount * z, v_min, v_max) for each atom z; [B, K]."""
+    shifted = torch.addcmul(reward.unsqueeze(-1), discount.unsqueeze(-1), atoms)
+    return shifted.clamp_(atoms[0], atoms[-1])
 
 
-def project(probabilities: Tensor, moved: Tensor, atoms: Tensor) -> Tensor:
-    """Share the mass at `moved` [B, K] among the two nearest atoms each, in proportion; rows keep their sum.
+def project(probabilities: Tensor, shifted: Tensor, atoms: Tensor) -> Tensor:
+    """Distribute the mass at `shifted` [B, K] linearly to the two neighbouring atoms (algorithm 1); [B, K].
 
-    The fraction above the lower atom goes to the upper one. On an exact hit that fraction is 0, so the
-    whole mass stays and there is no special case to get wrong (the reference once doubled it there).
+    The fraction above the lower atom goes to the upper one. On an exact hit that fraction is 0 and all mass
+    stays, so there is no special case (the reference code once doubled the mass there). Rows keep their sum.
     """
-    assert probabilities.shape == moved.shape and moved.shape[-1] == atoms.shape[0]
-    atoms_count = atoms.shape[0]
-    place = (moved - atoms[0]).mul_((atoms_count - 1) / (atoms[-1] - atoms[0])).clamp_(0, atoms_count - 1)
-    lower = place.long().clamp_min_(0)  # NaN becomes the lowest integer: the row turns NaN, not the program
-    upper_mass = place.sub_(lower).mul_(probabilities)
-    # One column more than atoms: the top atom's upper neighbour, which only ever receives zeros.
-    projected = probabilities.new_zeros(probabilities.shape[0], atoms_count + 1)
+    assert probabilities.shape == shifted.shape and shifted.shape[-1] == atoms.shape[0]
+    count = atoms.shape[0]
+    position = (shifted - atoms[0]).mul_((count - 1) / (atoms[-1] - atoms[0])).clamp_(0, count - 1)
+    lower = position.long().clamp_min_(0)  # NaN converts to the lowest integer: the row becomes NaN, no crash
+    upper_mass = position.sub_(lower).mul_(probabilities)
+    # One extra column: the upper neighbour of the last atom, which only ever receives zeros.
+    projected = probabilities.new_zeros(probabilities.shape[0], count + 1)
     projected.scatter_add_(1, lower, probabilities - upper_mass)
     projected.scatter_add_(1, lower.add_(1), upper_mass)
-    return projected[:, :atoms_count]
+    return projected[:, :count]
 
 
-def select_lower_mean(probabilities: Tensor, moved: Tensor) -> Tensor:
-    """Per row the distribution with the lowest target mean, [C, B, K] -> [B, K]; on a tie the last critic's.
+def select_lower_mean(probabilities: Tensor, shifted: Tensor) -> Tensor:
+    """Return per row the distribution with the lowest target mean, [C, B, K] -> [B, K]; last critic on ties.
 
-    The mean of a projection is the mean of the moved atoms under it, so choosing before projecting
-    chooses the same row and projects once.
+    The mean of a projection equals the mean of the shifted atoms, so selecting before projecting selects the
+    same distribution and projects once.
     """
-    means = (probabilities * moved).sum(-1)  # [C, B]
+    means = (probabilities * shifted).sum(-1)  # [C, B]
     if probabilities.shape[0] == 2:
         return torch.where((means[0] < means[1]).unsqueeze(-1), probabilities[0], probabilities[1])
     last = probabilities.shape[0] - 1 - means.flip(0).argmin(0)
@@ -50,23 +50,23 @@ def select_lower_mean(probabilities: Tensor, moved: Tensor) -> Tensor:
 
 
 def entropy(probabilities: Tensor) -> Tensor:
-    """-sum_k p_k log p_k of distributions [..., K]; 0 log 0 is 0."""
+    """Return -sum_k p_k log p_k of distributions [..., K], with 0 log 0 = 0."""
     terms: Tensor = torch.special.xlogy(probabilities, probabilities)
     return -terms.sum(-1)
 
 
 def cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
-    """-sum_k target_k log softmax(logits)_k; [C or 1, B, K], [C, B, K] -> [C, B], in float32 always."""
+    """Return -sum_k target_k log softmax(logits)_k in float32; [C or 1, B, K], [C, B, K] -> [C, B]."""
     flat = target.expand_as(logits).reshape(-1, logits.shape[-1])
     loss = functional.cross_entropy(logits.float().reshape(flat.shape), flat, reduction="none")
     return loss.view(logits.shape[:-1])
 
 
 def binary_cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
-    """Mean over atoms of -t log p - (1 - t) log(1 - p), p = softmax(logits); shapes as in `cross_entropy`.
+    """Return the mean over atoms of -t log p - (1 - t) log(1 - p), p = softmax(logits); shapes as above.
 
-    For targets whose mass is less than one. 1 - p is kept off zero, where its log has no gradient left.
+    For targets whose mass is below one (PQL-D). 1 - p is bounded away from 0, where its log has no gradient.
     """
     log_p = logits.float().log_softmax(-1)
-    rest = torch.log1p(-log_p.exp().clamp_max(1 - 1e-6))
-    return -torch.lerp(rest, log_p, target).mean(-1)
+    log_not_p = torch.log1p(-log_p.exp().clamp_max(1 - 1e-6))
+    return -torch.lerp(log_not_p, log_p, target).mean(-1)

@@ -1,4 +1,4 @@
-"""Actors: observations to actions in [-1, 1]."""
+"""Actor networks: observations to actions in [-1, 1]."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from troop.nets.network_config import NetworkConfig
 
 
 class DeterministicActor(nn.Module):
-    """An action by tanh; the last layer of an MLP starts near zero."""
+    """tanh action; the output layer of an MLP is initialised with standard deviation `output_std`."""
 
-    def __init__(self, inputs: int, shape: NetworkConfig, outputs: int, head_std: float = 0.01) -> None:
+    def __init__(self, inputs: int, network: NetworkConfig, outputs: int, output_std: float = 0.01) -> None:
         super().__init__()
         self.inputs = inputs
-        self.net = shape.net(inputs, outputs)
-        self.net.start(head_std)
+        self.net = network.build(inputs, outputs)
+        self.net.init_output(output_std)
 
     def forward(self, obs: Tensor) -> Tensor:
         """[B, inputs] -> [B, outputs]."""
@@ -23,21 +23,28 @@ class DeterministicActor(nn.Module):
 
 
 class GaussianActor(nn.Module):
-    """Mean and log standard deviation of a Gaussian that is squashed by tanh afterwards.
+    """Mean and log standard deviation of a Gaussian that the caller squashes by tanh.
 
-    The log standard deviation is squashed into [low, high] by a tanh of its own, so it has a gradient
-    everywhere and starts near the middle. Both heads start near zero, or at it with `head_std` 0.
+    The log standard deviation is mapped into [log_std_min, log_std_max] by a tanh, so that it has a gradient
+    everywhere and starts near the middle of the range. `output_std` 0 starts both heads at exactly zero.
     """
 
     def __init__(
-        self, inputs: int, shape: NetworkConfig, outputs: int, low: float, high: float, head_std: float = 0.01
+        self,
+        inputs: int,
+        network: NetworkConfig,
+        outputs: int,
+        log_std_min: float,
+        log_std_max: float,
+        output_std: float = 0.01,
     ) -> None:
         super().__init__()
-        self.inputs, self.low, self.high = inputs, low, high
-        self.net = shape.net(inputs, 2 * outputs)
-        self.net.start(head_std)
+        self.inputs, self.log_std_min, self.log_std_max = inputs, log_std_min, log_std_max
+        self.net = network.build(inputs, 2 * outputs)
+        self.net.init_output(output_std)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """[B, inputs] -> mean and log standard deviation, [B, outputs] each."""
-        mean, free = self.net(obs).chunk(2, -1)
-        return mean, self.low + 0.5 * (self.high - self.low) * (free.tanh() + 1)
+        mean, unbounded = self.net(obs).chunk(2, -1)
+        half_range = 0.5 * (self.log_std_max - self.log_std_min)
+        return mean, self.log_std_min + half_range * (unbounded.tanh() + 1)

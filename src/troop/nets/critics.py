@@ -1,27 +1,48 @@
-"""Several critics behind one module."""
+"""Critics: an ensemble of Q networks, and the reduction of their outputs to one value per row."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from troop.nets.network_config import NetworkConfig
 
+Reduction = Literal["min", "mean", "first"]
+
 
 class Critics(nn.Module):
-    """`count` independent nets over (obs, action); answers [count, B, outputs].
+    """`count` independent networks over (obs, action); outputs [count, B, outputs].
 
-    Their weights lie side by side. Whether a layer is one batched product or one per net is decided by its
-    size (nets/products.py): small layers want the former on a CPU, large ones the latter, GPUs the former.
+    Their weights are stacked. nets/mlp.py chooses between one batched product and one product per network.
     """
 
-    def __init__(self, inputs: int, shape: NetworkConfig, outputs: int, count: int = 2) -> None:
+    def __init__(self, inputs: int, network: NetworkConfig, outputs: int, count: int = 2) -> None:
         super().__init__()
         self.count = count
-        self.nets = shape.net(inputs, outputs, copies=count)
+        self.nets = network.build(inputs, outputs, copies=count)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """[B, o], [B, a] -> [count, B, outputs]."""
         x = torch.cat((obs, action), -1)
         values: Tensor = self.nets(x.expand(self.count, *x.shape))
         return values
+
+
+class QReduction(nn.Module):
+    """Reduce critic outputs [C, B, K], logits over `atoms` or scalars (K = 1), to one value per row."""
+
+    atoms: Tensor | None
+
+    def __init__(self, reduction: Reduction, atoms: Tensor | None) -> None:
+        super().__init__()
+        self.register_buffer("atoms", atoms, persistent=False)
+        self.reduction = reduction
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        """[C, B, K] -> [B]."""
+        values = outputs.squeeze(-1) if self.atoms is None else outputs.softmax(-1) @ self.atoms
+        if self.reduction == "min":
+            return values.amin(0)
+        return values.mean(0) if self.reduction == "mean" else values[0]

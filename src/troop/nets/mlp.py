@@ -1,21 +1,71 @@
-"""Plain multi-layer perceptrons."""
+"""Multi-layer perceptrons, single or as an ensemble of independent networks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from troop.nets.chain import Activation, Chain, layered
+Activation = Literal["relu", "elu", "silu"]
+
+# Elements of a layer's output up to which one batched product beats one product per network on a CPU
+# (docs/explanation/results/bench.md).
+BATCHED_PRODUCT_LIMIT = 512 * 256
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return x W^T + b for [B, i], or per network for stacks [N, B, i], [N, o, i], [N, o]."""
+    if torch.compiler.is_compiling():
+        # "+ bias" would compile to addmm, which first writes the broadcast bias to memory.
+        return x @ weight.mT - (-bias).unsqueeze(-2)
+    if weight.dim() == 2:
+        return functional.linear(x, weight, bias)
+    return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return LayerNorm with affine parameters, which may have a leading axis of networks."""
+    normalized = functional.layer_norm(x, x.shape[-1:])
+    return torch.addcmul(bias.unsqueeze(-2), normalized, weight.unsqueeze(-2))
+
+
+def activate(x: Tensor, activation: Activation) -> Tensor:
+    """Apply ReLU or ELU in place, or SiLU."""
+    if activation == "silu":
+        return functional.silu(x)
+    return (functional.relu if activation == "relu" else functional.elu)(x, inplace=True)
+
+
+def forward_layers(x: Tensor, norm: bool, activation: Activation, *parameters: Tensor) -> Tensor:
+    """Apply the layers [weight, bias, (norm weight, norm bias)] * n, weight, bias to x [..., B, i]."""
+    if _large_ensemble(x, parameters):  # one network at a time: its activations stay in the cache
+        networks = zip(x, *parameters, strict=True)
+        return torch.stack([forward_layers(own, norm, activation, *parts) for own, *parts in networks])
+    per_layer, last = (4 if norm else 2), len(parameters) - 2
+    for first in range(0, last, per_layer):
+        x = linear(x, parameters[first], parameters[first + 1])
+        if norm:
+            x = layer_norm(x, parameters[first + 2], parameters[first + 3])
+        x = activate(x, activation)
+    return linear(x, parameters[-2], parameters[-1])
+
+
+def _large_ensemble(x: Tensor, parameters: Sequence[Tensor]) -> bool:
+    if parameters[0].dim() == 2 or x.device.type != "cpu":
+        return False
+    widest = max(bias.shape[1] for bias in parameters[1::2])
+    return x.shape[1] * widest > BATCHED_PRODUCT_LIMIT
 
 
 class MLP(nn.Module):
-    """Linear, LayerNorm if asked for, activation, in turn, ending linear; PyTorch's default init.
+    """Linear, optional LayerNorm and activation per hidden layer, linear output; PyTorch's default init.
 
-    With `copies`, that many independent nets side by side: [copies, B, i] -> [copies, B, o].
+    With `copies`, that many independent networks: [copies, B, i] -> [copies, B, o].
     """
 
     def __init__(
@@ -29,29 +79,25 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         self.inputs, self.layer_norm, self.activation = inputs, layer_norm, activation
-        self.layers = nn.ParameterList()  # weight and bias in turn, each followed by those of its norm
-        front = () if copies is None else (copies,)
-        for before, after in pairwise([inputs, *hidden, outputs]):
-            bound = 1 / math.sqrt(before)
+        self.layers = nn.ParameterList()  # weight and bias in turn, each pair followed by those of its norm
+        ensemble = () if copies is None else (copies,)
+        for fan_in, fan_out in pairwise([inputs, *hidden, outputs]):
+            bound = 1 / math.sqrt(fan_in)
             if len(self.layers) and layer_norm:
-                self.layers.append(nn.Parameter(torch.ones(*front, before)))
-                self.layers.append(nn.Parameter(torch.zeros(*front, before)))
-            self.layers.append(nn.Parameter(torch.empty(*front, after, before).uniform_(-bound, bound)))
-            self.layers.append(nn.Parameter(torch.empty(*front, after).uniform_(-bound, bound)))
-
-        self.parts = tuple(self.layers)  # the same parameters, without asking a container each time
+                self.layers.append(nn.Parameter(torch.ones(*ensemble, fan_in)))
+                self.layers.append(nn.Parameter(torch.zeros(*ensemble, fan_in)))
+            self.layers.append(nn.Parameter(torch.empty(*ensemble, fan_out, fan_in).uniform_(-bound, bound)))
+            self.layers.append(nn.Parameter(torch.empty(*ensemble, fan_out).uniform_(-bound, bound)))
+        self._parameters_in_order = tuple(self.layers)  # iterating over a ParameterList is slow
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, inputs] -> [B, outputs], or stacks of them."""
-        if torch.is_autocast_enabled(x.device.type) or torch.compiler.is_compiling():
-            return layered(x, self.layer_norm, self.activation, *self.parts)
-        y: Tensor = Chain.apply(x, self.layer_norm, self.activation, *self.parts)  # type: ignore[no-untyped-call]
-        return y
+        """[B, inputs] -> [B, outputs], or stacks of both."""
+        return forward_layers(x, self.layer_norm, self.activation, *self._parameters_in_order)
 
-    def start(self, head_std: float) -> None:
-        """Let the last layer start near zero, or at it."""
-        nn.init.normal_(self.layers[-2], 0.0, head_std)
+    def init_output(self, std: float) -> None:
+        """Draw the output layer's weights from N(0, std^2) and zero its bias."""
+        nn.init.normal_(self.layers[-2], 0.0, std)
         nn.init.zeros_(self.layers[-1])
 
     def project(self) -> None:
-        """Nothing: these weights may be of any length."""
+        """Do nothing: an MLP's weights are unconstrained."""

@@ -1,28 +1,33 @@
-"""Shape: what lies between the inputs and the outputs of a net."""
+"""NetworkConfig: the hidden architecture of a network between given inputs and outputs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from troop.nets.chain import Activation
-from troop.nets.mlp import MLP
+from troop.nets.mlp import MLP, Activation
 from troop.nets.simba import Simba
 
-Kind = Literal["mlp", "simbav2", "simbav2_port"]
+NetworkKind = Literal["mlp", "simbav2", "simbav2_port"]
 
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Hidden layers of an MLP, or the width of each block of SimbaV2, which is the same for all."""
+    """Hidden layer widths of an MLP, or the width of each SimbaV2 block (all equal)."""
 
     hidden: tuple[int, ...]
     layer_norm: bool = False
     activation: Activation = "relu"
-    kind: Kind = "mlp"
+    kind: NetworkKind = "mlp"
 
-    def net(self, inputs: int, outputs: int, copies: int | None = None) -> MLP | Simba:
-        """A fresh net of this shape, or `copies` of them side by side."""
+    def build(self, inputs: int, outputs: int, copies: int | None = None) -> MLP | Simba:
+        """Return a new network, or an ensemble of `copies` independent networks."""
         if self.kind == "mlp":
             return MLP(inputs, self.hidden, outputs, self.layer_norm, copies, self.activation)
         return Simba(inputs, self.hidden[0], len(self.hidden), outputs, copies, self.kind == "simbav2_port")
+
+    def unsupported_reason(self, name: str) -> str | None:
+        """Return why `hidden`, called `name` in the message, does not fit the network; None if it does."""
+        if self.kind != "mlp" and (not self.hidden or len(set(self.hidden)) > 1):
+            return f"{name} is {self.hidden}; SimbaV2 requires one width per block, all equal"
+        return None

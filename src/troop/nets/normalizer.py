@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+NORMALIZER_WARMUP = 1000  # updates after which only every tenth batch is merged
+
 
 class Normalizer(nn.Module):
-    """(x - mean) / (std + eps), column-wise; `update` is explicit, `forward` has no side effect.
+    """(x - mean) / (std + eps) per column; `update` is explicit and `forward` has no side effect.
 
-    eps is large on purpose (0.01): a column that has hardly moved yet must not be blown up.
+    eps is large (0.01), so that a column that is almost constant so far is not amplified.
     """
 
     mean: Tensor
@@ -24,12 +26,17 @@ class Normalizer(nn.Module):
         self.register_buffer("mean", torch.zeros(columns))
         self.register_buffer("var", torch.ones(columns))
         self.register_buffer("count", torch.zeros(()))
-        # What forward needs, kept ready: x * scale + offset is one fused operation.
+        # Precomputed for forward: x * scale + offset is one fused operation.
         self.register_buffer("scale", torch.full((columns,), 1 / (1 + eps)))
         self.register_buffer("offset", torch.zeros(columns))
 
+    @staticmethod
+    def due(updates: int) -> bool:
+        """Return whether to merge the next batch; after many updates one hardly moves the statistics."""
+        return updates < NORMALIZER_WARMUP or updates % 10 == 0
+
     def forward(self, x: Tensor) -> Tensor:
-        """[B, columns] -> [B, columns], the first columns only if x is narrower (a policy's view)."""
+        """[B, columns] -> [B, columns]; a narrower x uses the statistics of the first columns (the actor)."""
         columns = x.shape[-1]
         return torch.addcmul(self.offset[:columns], x, self.scale[:columns])
 
@@ -37,17 +44,16 @@ class Normalizer(nn.Module):
     def update(self, x: Tensor) -> None:
         """Merge the rows of x [B, columns] into the statistics (Chan et al. 1979).
 
-        The squared difference of means is that *before* the mean moves; taking it afterwards, as the
-        reference does, underestimates the variance as long as batches are not small against the count.
+        The merge uses the difference of means *before* the mean moves. Using the one after it, as the
+        reference code does, underestimates the variance while batches are large relative to the count.
         """
         var, mean = torch.var_mean(x.to(self.mean.dtype), 0, correction=0)
         rows = x.shape[0]
-        share = rows / self.count.add_(rows)
+        fraction = rows / self.count.add_(rows)
         delta = mean - self.mean
-        merged = torch.lerp(self.var, var + delta.square() * (1 - share), share)
-        # Where float32 overflows (observations of 1e30) the column keeps what it knew.
-        sound = merged - merged == 0
-        torch.where(sound, torch.addcmul(self.mean, delta, share), self.mean, out=self.mean)
-        torch.where(sound, merged, self.var, out=self.var)
+        merged = torch.lerp(self.var, var + delta.square() * (1 - fraction), fraction)
+        finite = merged - merged == 0  # a column that overflows float32 keeps its statistics
+        torch.where(finite, torch.addcmul(self.mean, delta, fraction), self.mean, out=self.mean)
+        torch.where(finite, merged, self.var, out=self.var)
         torch.div(1.0, self.var.sqrt().add_(self.eps), out=self.scale)
         torch.mul(self.mean, self.scale, out=self.offset).neg_()

@@ -1,4 +1,4 @@
-"""AdamW whose step over one flat tensor is one call."""
+"""FlatAdamW: AdamW whose step over one flat tensor is a single fused call."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from torch.optim import AdamW
 
 
 class FlatAdamW(AdamW):
-    """torch's fused AdamW, state and all, for whoever has all parameters in one tensor.
+    """torch's fused AdamW, with the same state, without its per-step grouping of tensors and hooks.
 
-    Grouping tensors by device and type, and asking for hooks, takes longer than the step of a small net.
+    For the one flat parameter of a small network that bookkeeping takes longer than the step.
     """
 
     found_inf: Tensor | None = None
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One step down the gradients, or none where `found_inf` is set."""
+        """Make one step, or none where `found_inf` is 1."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 state = self.state[parameter]
                 if not state:
                     state["step"] = torch.zeros((), device=parameter.device)
                     state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(parameter) for _ in range(2))
-                self.descend(parameter, state, group)
+                self._step_parameter(parameter, state, group)
 
-    step.hooked = True  # type: ignore[attr-defined] # torch would wrap it in its profiler's hooks
+    step.hooked = True  # type: ignore[attr-defined] # keeps torch from wrapping it in profiler hooks
 
-    def descend(self, parameter: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
-        """The step of one tensor."""
+    def _step_parameter(self, parameter: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
         assert parameter.grad is not None
         state["step"].add_(1)
         beta1, beta2 = group["betas"]
@@ -52,4 +51,4 @@ class FlatAdamW(AdamW):
             found_inf=self.found_inf,
         )
         if self.found_inf is not None:
-            state["step"].sub_(self.found_inf)  # a step that was not made does not count
+            state["step"].sub_(self.found_inf)  # a skipped step does not count

@@ -1,4 +1,4 @@
-"""All parameters of a module in one piece of memory."""
+"""Contiguous parameters: all parameters of a module in one tensor."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import torch
 from torch import Tensor, nn
 
 
-def flatten(module: nn.Module, gradients: bool = True) -> nn.Parameter:
-    """Lay the module's parameters, and their gradients, end to end; the one tensor that is all of them.
+def flatten_parameters(module: nn.Module, gradients: bool = True) -> nn.Parameter:
+    """Move the module's parameters, and their gradients, into one flat tensor and return it.
 
-    The module keeps its own parameters as views, so it works as before, while an optimizer step, a norm
-    or a soft update is one operation instead of one per layer. Whoever steps must write the gradient in
-    place: the views are only valid as long as nobody replaces them.
+    The module keeps its own parameters as views of the flat tensor, so an optimizer step, a norm or a Polyak
+    update is one operation instead of one per layer. Gradients must be written in place: replacing `.grad`
+    would detach the views.
     """
-    own = list(module.parameters())
-    whole = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in own]))
-    grad = torch.zeros_like(whole) if gradients else None
-    whole.grad = grad
-    place = 0
-    for parameter in own:
-        count = parameter.numel()
-        parameter.data = whole.data[place : place + count].view_as(parameter)
+    parameters = list(module.parameters())
+    flat = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in parameters]))
+    grad = torch.zeros_like(flat) if gradients else None
+    flat.grad = grad
+    start = 0
+    for parameter in parameters:
+        end = start + parameter.numel()
+        parameter.data = flat.data[start:end].view_as(parameter)
         if grad is not None:
-            parameter.grad = grad[place : place + count].view_as(parameter)
-        place += count
-    return whole
+            parameter.grad = grad[start:end].view_as(parameter)
+        start = end
+    return flat
 
 
-def flat(module: nn.Module) -> Tensor:
-    """The memory of a module that was flattened, as one vector."""
-    own = list(module.parameters())
-    first, total = own[0], sum(parameter.numel() for parameter in own)
+def flat_parameters(module: nn.Module) -> Tensor:
+    """Return the flat tensor of a module that was flattened, as a vector that shares its memory."""
+    parameters = list(module.parameters())
+    first, total = parameters[0], sum(parameter.numel() for parameter in parameters)
     return first.data.as_strided((total,), (1,), first.storage_offset())

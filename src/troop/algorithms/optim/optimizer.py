@@ -1,4 +1,4 @@
-"""One optimizer step: schedule, clipping, and no step at all on a loss that is not finite."""
+"""ModuleOptimizer: one optimizer step of a flat module with schedule, clipping and skipping of bad steps."""
 
 from __future__ import annotations
 
@@ -13,37 +13,36 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from troop.algorithms.optim.adamw import FlatAdamW
-from troop.algorithms.optim.flat import flatten
+from troop.algorithms.optim.flat import flatten_parameters
 from troop.algorithms.optim.rmsprop import RMSProp
 from troop.core.peers import MakeOptimizer, Peers
 
-Kind = Literal["adam", "rmsprop", "rmsprop_tf"]
+OptimizerKind = Literal["adam", "rmsprop", "rmsprop_tf"]
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How gradients become steps; `on` a module it makes that module's Descender."""
+    """Optimizer, learning-rate schedule and gradient clipping of a module."""
 
-    weight_decay: float
-    max_grad_norm: float
-    lr_end: float
-    lr_updates: int
     device: str
-    kind: Kind = "adam"
+    weight_decay: float = 0.0
+    max_grad_norm: float = 0.0  # 0 does not clip
+    lr_end: float = 1.0  # fraction of the learning rate at the end of the cosine schedule
+    lr_updates: int = 1  # updates over which the schedule runs
+    kind: OptimizerKind = "adam"
     eps: float = 1e-8
-    beta2: float = 0.999  # of Adam
-    decay: float = 0.99  # of RMSProp's running means, which are `centered` or not
-    centered: bool = False
+    beta2: float = 0.999  # Adam
+    decay: float = 0.99  # RMSProp
+    centered: bool = False  # RMSProp
 
-    def on(self, peers: Peers, module: nn.Module, lr: float, every: int = 1) -> Descender:
-        """The Descender of `module`, starting at learning rate `lr`, stepped on every so many-th update."""
-        # On CUDA the rate is a tensor, so that changing it neither recompiles nor re-captures anything.
+    def build(self, module: nn.Module, lr: float, peers: Peers, every: int = 1) -> ModuleOptimizer:
+        """Flatten `module` and return its optimizer; it steps on every `every`-th update of the schedule."""
+        # On CUDA the rate is a tensor, so that changing it neither recompiles nor re-captures a graph.
         rate = torch.tensor(lr, device=self.device) if "cuda" in self.device else lr
-        whole = flatten(module)
-        return Descender(self, module, whole, peers.optimizer([whole], self.maker(rate)), lr, every)
+        flat = flatten_parameters(module)
+        return ModuleOptimizer(self, module, flat, peers.optimizer([flat], self._factory(rate)), lr, every)
 
-    def maker(self, rate: float | Tensor) -> MakeOptimizer:
-        """What makes the optimizer of given parameters."""
+    def _factory(self, rate: float | Tensor) -> MakeOptimizer:
         if self.kind == "adam":
             fused = torch.device(self.device).type in ("cpu", "cuda")
             return partial(
@@ -65,55 +64,49 @@ class OptimizerConfig:
         )
 
 
-class Descender:
-    """Steps one module down its loss along a cosine schedule."""
+class ModuleOptimizer:
+    """Steps the flat parameters of one module along given gradients."""
 
     def __init__(
         self,
-        how: OptimizerConfig,
+        config: OptimizerConfig,
         module: nn.Module,
-        whole: nn.Parameter,
+        flat: nn.Parameter,
         optimizer: Optimizer,
         lr: float,
         every: int = 1,
     ) -> None:
-        self.parts = [part for part in module.parameters() if part.requires_grad]
-        # Their places in the gradient of the whole.
-        self.places = [part.grad for part in self.parts if part.grad is not None]
-        self.how, self.whole, self.optimizer, self.lr, self.every = how, whole, optimizer, lr, every
-        self.consecutive_skips = torch.zeros((), device=how.device)
+        trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._grads = [parameter.grad for parameter in trainable if parameter.grad is not None]  # views
+        self.config, self.flat, self.optimizer, self.lr, self.every = config, flat, optimizer, lr, every
+        self.consecutive_skips = torch.zeros((), device=config.device)
         self.steps = 0
 
-    def step(self, loss: Tensor) -> Tensor:
-        """One step down `loss`; returns 1 if it was not finite and the step was skipped, else 0."""
-        gradients = torch.autograd.grad(loss, self.parts, allow_unused=True, materialize_grads=True)
-        return self.along(gradients, loss.detach())
+    def step(self, grads: Sequence[Tensor], loss: Tensor) -> Tensor:
+        """Make one step along `grads`; skip it and return 1 if the loss or a gradient is not finite, else 0.
 
-    def along(self, gradients: Sequence[Tensor], loss: Tensor) -> Tensor:
-        """One step along the gradients of `loss`, as `step` makes it.
-
-        The optimizers skip on a flag they read where the weights are, so a GPU never waits for it.
+        The decision is a tensor that the optimizers read on the device, so a GPU is never synchronised.
         """
-        assert self.whole.grad is not None
-        torch._foreach_copy_(self.places, list(gradients))
-        measure = loss + self.whole.grad.sum()  # finite only if the loss and every gradient are
-        if self.how.max_grad_norm:
-            measure = nn.utils.clip_grad_norm_([self.whole], self.how.max_grad_norm)
-        skip = (measure - measure != 0).float()  # NaN unless it is finite; torch.isfinite is four operations
-        self.schedule()
+        assert self.flat.grad is not None
+        torch._foreach_copy_(self._grads, list(grads))
+        magnitude = loss + self.flat.grad.sum()  # finite only if the loss and every gradient are
+        if self.config.max_grad_norm:
+            magnitude = nn.utils.clip_grad_norm_([self.flat], self.config.max_grad_norm)
+        skip = (magnitude - magnitude != 0).float()  # one operation less than torch.isfinite
+        self._set_learning_rate()
         self.optimizer.found_inf = skip  # type: ignore[attr-defined]
-        self.optimizer.loss = loss  # type: ignore[attr-defined] # peers may refuse an outlier
+        self.optimizer.loss = loss  # type: ignore[attr-defined] # read by Gorila's outlier filter
         self.optimizer.step()
         self.consecutive_skips = (self.consecutive_skips + 1) * skip
         self.steps += 1
         return skip
 
-    def schedule(self) -> None:
-        """Set the learning rate of this step."""
-        if self.how.lr_end == 1.0:
+    def _set_learning_rate(self) -> None:
+        config = self.config
+        if config.lr_end == 1.0:
             return
-        done = min(self.steps * self.every / self.how.lr_updates, 1.0)
-        lr = self.lr * (self.how.lr_end + (1 - self.how.lr_end) * 0.5 * (1 + math.cos(math.pi * done)))
+        progress = min(self.steps * self.every / config.lr_updates, 1.0)
+        lr = self.lr * (config.lr_end + (1 - config.lr_end) * 0.5 * (1 + math.cos(math.pi * progress)))
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(lr)
@@ -121,14 +114,14 @@ class Descender:
                 group["lr"] = lr
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments by parameter number, and the counters."""
+        """Return optimizer state by parameter number, and the counters."""
         moments = {str(k): dict(v) for k, v in self.optimizer.state_dict()["state"].items()}
         return {"moments": moments, "steps": self.steps, "consecutive_skips": self.consecutive_skips}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back moments and counters; rates come from the config and the step count."""
-        mine = self.optimizer.state_dict()
-        mine["state"] = {int(k): v for k, v in state["moments"].items()}
-        self.optimizer.load_state_dict(mine)
+        """Restore optimizer state and counters; learning rates follow from the config and the step count."""
+        own = self.optimizer.state_dict()
+        own["state"] = {int(k): v for k, v in state["moments"].items()}
+        self.optimizer.load_state_dict(own)
         self.steps = int(state["steps"])
-        self.consecutive_skips = state["consecutive_skips"].to(self.how.device)
+        self.consecutive_skips = state["consecutive_skips"].to(self.config.device)

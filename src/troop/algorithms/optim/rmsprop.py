@@ -1,4 +1,4 @@
-"""RMSProp in its two dialects, which differ where it matters: in what is divided by."""
+"""RMSProp in two variants that differ in the denominator: TensorFlow's and PyTorch's."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch.optim import Optimizer
 
 
 class RMSProp(Optimizer):
-    """g / sqrt(running mean of g^2), minus the squared running mean of g where `centered`.
+    """Divide gradients by sqrt(E[g^2]), or sqrt(E[g^2] - E[g]^2) if `centered`; weight decay is decoupled.
 
-    `tf`: epsilon inside the root and the mean of squares starts at one, as in TensorFlow and papers of its
-    time: the first steps are short. Else as torch: epsilon outside, zeros at the start, first steps long.
-    Like torch's fused optimizers it makes no step where `found_inf` is set, and nobody has to read the flag.
+    `tf` is TensorFlow's variant, used by the Atari papers: epsilon inside the root and E[g^2] initialised to
+    one, so the first steps are short. Otherwise PyTorch's: epsilon outside, zeros, long first steps. Like
+    torch's fused optimizers it makes no step where `found_inf` is 1, without synchronising the device.
     """
 
     found_inf: Tensor | None = None
@@ -36,40 +36,46 @@ class RMSProp(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One step down the gradients; weight decay is apart from them, as in AdamW."""
+        """Make one step, or none where `found_inf` is 1."""
         skip = self.found_inf
-        if skip is not None and skip.device.type == "cpu":  # there reading a flag makes nobody wait
+        if skip is not None and skip.device.type == "cpu":  # reading a CPU flag does not synchronise
             if skip:
                 return
             skip = None
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self.descend(parameter, self.state[parameter], group, skip)
+                    self._step_parameter(parameter, self.state[parameter], group, skip)
 
-    def descend(
+    def _step_parameter(
         self, parameter: Tensor, state: dict[str, Tensor], group: dict[str, Any], skip: Tensor | None
     ) -> None:
-        """The step of one tensor; where `skip` is set the gradient counts as 0 and every share below is 0."""
+        """Step one tensor; where `skip` is 1 the gradient and all update fractions are 0."""
         gradient: Any = parameter.grad
-        go: Any = 1.0
+        active: Any = 1.0
         if skip is not None:
-            go, gradient = 1.0 - skip, torch.where(skip.bool(), 0.0, gradient)
+            active, gradient = 1.0 - skip, torch.where(skip.bool(), 0.0, gradient)
         if not state:
             state["square"] = (torch.ones_like if group["tf"] else torch.zeros_like)(parameter)
             state |= {"mean": torch.zeros_like(parameter)} if group["centered"] else {}
             state |= {"velocity": torch.zeros_like(parameter)} if group["momentum"] else {}
-        share, rate = go * (1.0 - group["decay"]), go * group["lr"]
-        below = state["square"].lerp_(gradient * gradient, share)
+        fraction, rate = active * (1.0 - group["decay"]), active * group["lr"]
+        denominator = state["square"].lerp_(gradient * gradient, fraction)
         if group["centered"]:
-            mean = state["mean"].lerp_(gradient, share)
-            # A variance; rounding must not make it negative and its root NaN.
-            below = torch.addcmul(below, mean, mean, value=-1).clamp_min_(0.0)
-        below = below.add(group["eps"]).sqrt_() if group["tf"] else below.sqrt().add_(group["eps"])
+            mean = state["mean"].lerp_(gradient, fraction)
+            # Rounding must not make the variance negative.
+            denominator = torch.addcmul(denominator, mean, mean, value=-1).clamp_min_(0.0)
+        denominator = (
+            denominator.add(group["eps"]).sqrt_() if group["tf"] else denominator.sqrt().add_(group["eps"])
+        )
         if group["weight_decay"]:
             parameter.mul_(1.0 - rate * group["weight_decay"])
         if group["momentum"]:
-            velocity = state["velocity"].mul_(1.0 - go * (1.0 - group["momentum"])).addcdiv_(gradient, below)
+            velocity = (
+                state["velocity"]
+                .mul_(1.0 - active * (1.0 - group["momentum"]))
+                .addcdiv_(gradient, denominator)
+            )
             parameter.sub_(velocity * rate)
         else:
-            parameter.addcdiv_(gradient * rate, below, value=-1)
+            parameter.addcdiv_(gradient * rate, denominator, value=-1)

@@ -1,4 +1,4 @@
-"""Frozen copies and the ways they follow."""
+"""Target networks: frozen copies and their updates."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from troop.algorithms.optim.flat import flat, flatten
+from troop.algorithms.optim.flat import flat_parameters, flatten_parameters
 
 M = TypeVar("M", bound=nn.Module)
 
 
-def frozen(module: M) -> M:
-    """A copy that never receives gradients, laid out flat."""
-    made = copy.deepcopy(module).requires_grad_(False)
-    flatten(made, gradients=False)
-    return made
+def frozen_copy(module: M) -> M:
+    """Return a copy with flat parameters that never receive gradients."""
+    target = copy.deepcopy(module).requires_grad_(False)
+    flatten_parameters(target, gradients=False)
+    return target
 
 
 @torch.no_grad()
-def soft_update(target: nn.Module, online: nn.Module, tau: float) -> None:
-    """Target <- target + tau (online - target), parameters only: buffers are not averaged. Both are flat."""
-    flat(target).lerp_(flat(online), tau)
+def polyak_update(target: nn.Module, online: nn.Module, tau: float) -> None:
+    """Set target <- target + tau (online - target), for parameters only; both modules are flat."""
+    flat_parameters(target).lerp_(flat_parameters(online), tau)
 
 
 @torch.no_grad()
-def hard_update(target: nn.Module, online: nn.Module) -> None:
-    """Target <- online, parameters only. Both are flat."""
-    flat(target).copy_(flat(online))
+def copy_parameters(target: nn.Module, online: nn.Module) -> None:
+    """Set target <- online, for parameters only; both modules are flat."""
+    flat_parameters(target).copy_(flat_parameters(online))

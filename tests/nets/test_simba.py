@@ -84,10 +84,10 @@ def test_rows_of_kernels_start_at_length_one_and_are_brought_back(width, outputs
 def test_a_port_leaves_its_kernels_alone():
     net = Simba(5, 8, 1, 3, port=True)
     with torch.no_grad():
-        tuple(net.layers)[0].mul_(3)
-    before = tuple(net.layers)[0].clone()
+        net.layers[0].mul_(3)
+    before = net.layers[0].clone()
     net.project()
-    assert torch.equal(tuple(net.layers)[0], before)
+    assert torch.equal(net.layers[0], before)
 
 
 @pytest.mark.parametrize("port", [False, True])

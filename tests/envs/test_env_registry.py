@@ -5,11 +5,10 @@ import pytest
 
 from troop.core.errors import BadInput, SetupProblem
 from troop.envs import EnvPool, Gymnasium, Toy, family, list_envs, resolve
-from troop.envs.envpool import catalog as envpool_catalog
-from troop.envs.envpool import lazy_import as envpool_import
+from troop.envs.envpool import catalog, lazy_import
 
 
-def test_prefixes_and_bare_ids():
+def test_resolve_accepts_prefixed_and_bare_ids():
     pytest.importorskip("envpool")
     assert resolve("WalkerWalk-v1", 5) == EnvPool("WalkerWalk-v1", 5)
     assert resolve("envpool:Pong-v5") == EnvPool("Pong-v5")
@@ -20,7 +19,7 @@ def test_prefixes_and_bare_ids():
 
 
 @pytest.mark.parametrize(
-    ("typo", "right"),
+    ("typo", "suggestion"),
     [
         ("WalkrWalk-v1", "WalkerWalk-v1"),
         ("envpool:HalfCheeta-v5", "HalfCheetah-v5"),
@@ -29,9 +28,9 @@ def test_prefixes_and_bare_ids():
         ("walkerwalk-v1", "WalkerWalk-v1"),
     ],
 )
-def test_typos(typo, right):
+def test_resolve_suggests_similar_ids(typo, suggestion):
     pytest.importorskip("envpool")
-    with pytest.raises(BadInput, match=f"did you mean.*'{right}'"):
+    with pytest.raises(BadInput, match=f"did you mean.*'{suggestion}'"):
         resolve(typo)
 
 
@@ -55,12 +54,12 @@ def test_typos(typo, right):
         ("my.module:Env", "gymnasium"),
     ],
 )
-def test_families(id, expected):
+def test_family_of_an_id(id, expected):
     pytest.importorskip("envpool")
     assert family(id) == expected
 
 
-def test_listing():
+def test_list_envs_by_substring_and_by_glob():
     pytest.importorskip("envpool")
     assert ("WalkerWalk-v1", "envpool") in list_envs("walker")
     assert ("CartPole-v1", "gymnasium") in list_envs("cartpole-*")
@@ -68,30 +67,30 @@ def test_listing():
     assert list_envs("nothing like it") == []
 
 
-def test_the_remembered_list_is_the_true_one(tmp_path, monkeypatch):
+def test_cached_catalog_equals_the_registry_and_survives_a_damaged_file(tmp_path, monkeypatch):
     pytest.importorskip("envpool")
     from envpool.registration import registry
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for _ in range(2):  # the second time from the file
-        envpool_catalog.modules.cache_clear()
-        assert envpool_catalog.modules() == {id: entry[0] for id, entry in registry.specs.items()}
+    for _ in range(2):  # the second time it is read from the file
+        catalog.modules.cache_clear()
+        assert catalog.modules() == {id: entry[0] for id, entry in registry.specs.items()}
     (file,) = (tmp_path / "troop").iterdir()
-    file.write_text("half a fi")
-    envpool_catalog.modules.cache_clear()
-    assert "WalkerWalk-v1" in envpool_catalog.modules()
+    file.write_text("not JSON")
+    catalog.modules.cache_clear()
+    assert "WalkerWalk-v1" in catalog.modules()
 
 
-def test_without_envpool(monkeypatch):
+def test_resolve_without_envpool(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
-    monkeypatch.setattr(envpool_catalog, "modules", dict)
-    monkeypatch.setattr(envpool_import, "has_envpool", lambda: False)
+    monkeypatch.setattr(catalog, "modules", dict)
+    monkeypatch.setattr(lazy_import, "has_envpool", lambda: False)
     assert resolve("CartPole-v1") == Gymnasium("CartPole-v1")
     with pytest.raises(SetupProblem, match=r"pip install 'trooprl\[envpool\]'"):
         resolve("envpool:Pong-v5")
 
 
-def test_importing_the_room_is_light():
+def test_importing_troop_envs_imports_no_backend():
     code = (
         "import sys, troop.envs; from troop.envs import resolve; resolve('toy:Clock');"
         "heavy = {'envpool', 'gymnasium', 'mujoco', 'imageio'} & set(sys.modules); assert not heavy, heavy"
@@ -99,19 +98,19 @@ def test_importing_the_room_is_light():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_envpool_is_imported_without_its_families_and_knows_all_their_tasks():
+def test_lazy_import_loads_no_family_but_lists_all_tasks():
     pytest.importorskip("envpool")
     code = (
-        "import sys; from troop.envs.envpool.lazy_import import import_envpool; light = import_envpool();"
+        "import sys; from troop.envs.envpool.lazy_import import import_envpool; lazy = import_envpool();"
         "import envpool.entry; loaded = [m for m in sys.modules if m.endswith(('_envpool', '_render'))];"
-        "assert not loaded, loaded; names = light.list_all_envs();"
-        "pool = light.make_gymnasium('CartPole-v1', num_envs=2); assert pool.reset()[0].shape == (2, 4);"
+        "assert not loaded, loaded; names = lazy.list_all_envs();"
+        "pool = lazy.make_gymnasium('CartPole-v1', num_envs=2); assert pool.reset()[0].shape == (2, 4);"
         "assert any('classic_control' in m for m in sys.modules) and 'envpool.jumanji' not in sys.modules;"
         "print(*sorted(names))"
     )
     plain = "import envpool; print(*sorted(envpool.list_all_envs()))"
-    said = [
-        subprocess.run([sys.executable, "-W", "ignore", "-c", words], check=True, capture_output=True).stdout
-        for words in (code, plain)
+    outputs = [
+        subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, capture_output=True).stdout
+        for script in (code, plain)
     ]
-    assert said[0] == said[1]
+    assert outputs[0] == outputs[1]

@@ -8,12 +8,12 @@ from troop.core.env import Continuous, Discrete, Field
 from troop.core.errors import BadInput
 from troop.envs import EnvPool
 from troop.envs.envpool.adapter import EnvPoolEnv
-from troop.envs.observations import spread
+from troop.envs.seeding import hash_seed
 
 envpool = pytest.importorskip("envpool")
 
 
-def test_specs_of_the_families():
+def test_specs_of_several_families():
     walker = EnvPool("WalkerWalk-v1").spec
     assert (
         walker.obs == {"obs": Field((24,))}
@@ -34,25 +34,27 @@ def test_specs_of_the_families():
         ("Go1JoystickFlatTerrain-v1", 48, 123),
     ],
 )
-def test_privileged_is_what_the_policy_does_not_see(id, public, private):
+def test_privileged_omits_the_columns_that_obs_contains(id, public, private):
     cfg = EnvPool(id, 2, 1)
     assert cfg.spec.width("obs") == public and cfg.spec.width("privileged") == private - public
     env = EnvPoolEnv(cfg, 0, "cpu")
     step = env.reset(0)
     env.close()
-    pool = envpool.make_gymnasium(id, num_envs=2, seed=spread(0))
+    pool = envpool.make_gymnasium(id, num_envs=2, seed=hash_seed(0))
     raw, _ = pool.reset()
     joined = torch.cat([step.obs["obs"], step.obs["privileged"]], dim=1)
     assert torch.equal(joined, torch.from_numpy(raw["privileged_state"]).float())
 
 
 @pytest.mark.parametrize("id", ["HalfCheetah-v5", "WalkerWalk-v1", "LunarLander-v3", "Pong-v5"])
-def test_agrees_with_single_envs(id):
-    """Row i is the raw EnvPool env of seed + i, in the spec's order of keys, end and reset included."""
+def test_rows_equal_single_envs(id):
+    """Row i equals EnvPool's env with seed + i, in the spec's order of keys, including end and reset."""
     settings = (("max_episode_steps", 6),)
     cfg = EnvPool(id, 3, 2, settings)
     env = EnvPoolEnv(cfg, 9, "cpu")
-    singles = [envpool.make_gymnasium(id, num_envs=1, seed=spread(9) + i, **dict(settings)) for i in range(3)]
+    singles = [
+        envpool.make_gymnasium(id, num_envs=1, seed=hash_seed(9) + i, **dict(settings)) for i in range(3)
+    ]
     keys = [k[4:] for k in envpool.make_spec(id).state_array_spec if k.startswith("obs:")]
 
     def flat(raw):
@@ -68,16 +70,16 @@ def test_agrees_with_single_envs(id):
         else:
             action = torch.rand(3, cfg.spec.action.size, generator=random) * 2 - 1
         step = env.step(action)
-        answers = [single.step(a.numpy()) for single, a in zip(singles, action.split(1), strict=True)]
-        assert torch.equal(step.obs["obs"], torch.cat([flat(a[0]) for a in answers]))
-        opened = torch.tensor([int(a[4]["elapsed_step"][0]) == 0 for a in answers])
-        assert torch.equal(~step.valid, opened)
-        rewards = torch.tensor([float(a[1][0]) for a in answers])
-        assert torch.equal(step.reward, rewards.masked_fill(opened, 0.0))
+        results = [single.step(a.numpy()) for single, a in zip(singles, action.split(1), strict=True)]
+        assert torch.equal(step.obs["obs"], torch.cat([flat(r[0]) for r in results]))
+        was_reset = torch.tensor([int(r[4]["elapsed_step"][0]) == 0 for r in results])
+        assert torch.equal(~step.valid, was_reset)
+        rewards = torch.tensor([float(r[1][0]) for r in results])
+        assert torch.equal(step.reward, rewards.masked_fill(was_reset, 0.0))
     env.close()
 
 
-def test_lost_lives_are_ends_followed_by_an_invalid_row():
+def test_lost_lives_terminate_and_an_invalid_row_follows():
     cfg = EnvPool("Breakout-v5", 2, 1, (("episodic_life", True),))
     env = cfg.make(0)
     before = env.reset(0)
@@ -91,8 +93,8 @@ def test_lost_lives_are_ends_followed_by_an_invalid_row():
     assert ends > 1
 
 
-class Heard:
-    """Stands for a pool and remembers what was sent."""
+class FakePool:
+    """Stores the last action that was sent."""
 
     def send(self, action):
         self.action = action
@@ -104,53 +106,53 @@ class Heard:
 @pytest.mark.parametrize(
     ("id", "high"), [("Humanoid-v5", 0.4), ("Pendulum-v1", 2.0), ("HalfCheetah-v5", 1.0)]
 )
-def test_actions_reach_the_bounds_and_never_pass_them(id, high):
+def test_actions_are_clipped_and_rescaled_to_the_bounds(id, high):
     cfg = EnvPool(id, 3, 1)
     env = EnvPoolEnv(cfg, 0, "cpu")
     env.close()
-    env.pool = heard = Heard()
+    env.pool = pool = FakePool()
     size = cfg.spec.action.size
     env.send(torch.stack([torch.full((size,), value) for value in (-5.0, 0.0, 1.0)]))
-    bound = np.asarray(high, dtype=heard.action.dtype)
+    bound = np.asarray(high, dtype=pool.action.dtype)
     space = envpool.make_spec(id).gymnasium_action_space
-    assert heard.action[0].tolist() == space.low.tolist() and heard.action[2].tolist() == space.high.tolist()
-    assert np.allclose(heard.action[1], 0) and np.allclose(heard.action[2], bound)
+    assert pool.action[0].tolist() == space.low.tolist() and pool.action[2].tolist() == space.high.tolist()
+    assert np.allclose(pool.action[1], 0) and np.allclose(pool.action[2], bound)
 
 
-def test_uneven_bounds():
+def test_actions_are_rescaled_to_asymmetric_bounds():
     env = EnvPoolEnv(EnvPool("CarRacing-v3", 1, 1), 0, "cpu")
     env.close()
-    env.pool = heard = Heard()
+    env.pool = pool = FakePool()
     env.send(torch.tensor([[0.0, -1.0, 0.0]]))
-    assert heard.action.tolist() == [[0.0, 0.0, 0.5]]
+    assert pool.action.tolist() == [[0.0, 0.0, 0.5]]
 
 
-def test_send_does_not_wait_for_the_simulator():
+def test_send_returns_before_the_simulator_finishes():
     env = EnvPool("HalfCheetah-v5", 256, 1).make(0)
     env.reset(0)
     action = torch.zeros(256, 6)
     env.step(action)
-    sent = came = 0.0
+    send_s = recv_s = 0.0
     for _ in range(5):
         start = time.perf_counter()
         env.send(action)
         middle = time.perf_counter()
         env.recv()
-        sent, came = sent + middle - start, came + time.perf_counter() - middle
-    assert sent < came / 2
+        send_s, recv_s = send_s + middle - start, recv_s + time.perf_counter() - middle
+    assert send_s < recv_s / 2
 
 
-def test_steps_stay_as_they_were():
-    """EnvPool must not write into arrays that tensors of earlier steps share."""
+def test_later_steps_do_not_overwrite_earlier_results():
+    """EnvPool must not write into arrays whose memory earlier results share."""
     env = EnvPool("Pendulum-v1", 4, 1).make(0)
     env.reset(0)
-    kept = [env.step(torch.ones(4, 1)) for _ in range(100)]
-    copies = [(s.obs["obs"].clone(), s.reward.clone()) for s in kept]
+    results = [env.step(torch.ones(4, 1)) for _ in range(100)]
+    copies = [(s.obs["obs"].clone(), s.reward.clone()) for s in results]
     for _ in range(100):
         env.step(-torch.ones(4, 1))
     assert all(
         torch.equal(s.obs["obs"], o) and torch.equal(s.reward, r)
-        for s, (o, r) in zip(kept, copies, strict=True)
+        for s, (o, r) in zip(results, copies, strict=True)
     )
 
 
@@ -160,12 +162,12 @@ def test_neighbouring_seeds_share_no_env():
     assert not (one[:, None] == two[None]).all(dim=2).any()
 
 
-def test_what_a_user_can_get_wrong():
+def test_user_errors_are_explained():
     with pytest.raises(BadInput, match="did you mean 'WalkerWalk-v1'"):
         _ = EnvPool("WalkrWalk-v1").spec
     with pytest.raises(BadInput, match="did you mean 'push_enable'"):
         _ = EnvPool("G1JoystickFlatTerrain-v1", settings=(("push_enabled", False),)).spec
     with pytest.raises(BadInput, match="num_envs"):
         _ = EnvPool("Pendulum-v1", settings=(("num_envs", 3),)).spec
-    with pytest.raises(BadInput, match="players"):
+    with pytest.raises(BadInput, match="has 2 players"):
         _ = EnvPool("Go9x9-v1").spec

@@ -12,9 +12,9 @@ from troop.envs import Gymnasium
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
-    """A module of the user's in the folder the user stands in."""
-    (tmp_path / "own_worlds.py").write_text(
+def user_modules(tmp_path, monkeypatch):
+    """Modules of a user in the working directory."""
+    (tmp_path / "user_module.py").write_text(
         textwrap.dedent(
             """
             import gymnasium, numpy as np
@@ -41,7 +41,7 @@ def own(tmp_path, monkeypatch):
             def build(length=4):
                 return Mixed(length)
 
-            class Film(Mixed):
+            class Camera(Mixed):
                 observation_space = spaces.Box(0, 255, (6, 6, 3), np.uint8)
                 action_space = spaces.Discrete(3, start=5)
                 def _obs(self):
@@ -51,26 +51,26 @@ def own(tmp_path, monkeypatch):
                     obs, _, end, _, info = super().step(np.zeros(1))
                     return obs, float(action), end, False, info
 
-            def nonsense():
+            def not_an_env():
                 return 3
 
-            gymnasium.register("OwnMixed-v0", Mixed, max_episode_steps=50)
+            gymnasium.register("UserMixed-v0", Mixed, max_episode_steps=50)
             """
         )
     )
-    (tmp_path / "own_broken.py").write_text("x = 1\nraise RuntimeError('the sensor is missing')\n")
-    (tmp_path / "own_typo.py").write_text("def f(:\n")
+    (tmp_path / "user_broken.py").write_text("x = 1\nraise RuntimeError('the sensor is missing')\n")
+    (tmp_path / "user_typo.py").write_text("def f(:\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
-    gymnasium.registry.pop("OwnMixed-v0", None)
-    __import__("sys").modules.pop("own_worlds", None)
+    gymnasium.registry.pop("UserMixed-v0", None)
+    __import__("sys").modules.pop("user_module", None)
 
 
 @pytest.mark.parametrize("mode", ["same_step", "next_step", "disabled"])
-@pytest.mark.parametrize("how", ["sync", "async"])
-def test_nested_observations_of_an_own_class(own, mode, how):
-    cfg = Gymnasium("own_worlds:Mixed", 2, mode, how)
+@pytest.mark.parametrize("vectorize", ["sync", "async"])
+def test_nested_observations_of_a_user_class(user_modules, mode, vectorize):
+    cfg = Gymnasium("user_module:Mixed", 2, mode, vectorize)
     assert cfg.spec.obs == {"obs": Field((7,)), "privileged": Field((2,))}
     assert cfg.spec.action == Continuous(2)
     env = cfg.make(0)
@@ -88,8 +88,8 @@ def test_nested_observations_of_an_own_class(own, mode, how):
     env.close()
 
 
-def test_images_and_choices_that_start_elsewhere(own):
-    cfg = Gymnasium("own_worlds:Film", 2)
+def test_images_and_discrete_actions_that_do_not_start_at_zero(user_modules):
+    cfg = Gymnasium("user_module:Camera", 2)
     assert cfg.spec.obs == {"obs": Field((3, 6, 6), torch.uint8)} and cfg.spec.action == Discrete(3)
     env = cfg.make(0)
     env.reset(0)
@@ -100,32 +100,32 @@ def test_images_and_choices_that_start_elsewhere(own):
     env.close()
 
 
-def test_ids_functions_and_settings(own):
-    assert Gymnasium("own_worlds:OwnMixed-v0").spec.episode_limit == 50
-    env = Gymnasium("own_worlds:build", 1, settings=(("length", 1),)).make(0)
+def test_registered_ids_functions_and_settings_of_a_user_module(user_modules):
+    assert Gymnasium("user_module:UserMixed-v0").spec.episode_limit == 50
+    env = Gymnasium("user_module:build", 1, settings=(("length", 1),)).make(0)
     env.reset(0)
     assert env.step(torch.zeros(1, 2)).terminated.all()
 
 
 @pytest.mark.parametrize(
-    ("id", "said"),
+    ("id", "message"),
     [
-        ("own_worlds:Mixd", "did you mean 'Mixed'"),
-        ("own_worlds:nonsense", "must be a gymnasium.Env"),
-        ("own_nowhere:Env", "no module 'own_nowhere'"),
-        ("own_broken:Env", r"the sensor is missing.*own_broken.py, line 2"),
-        ("own_typo:Env", r"SyntaxError.*own_typo.py, line 1"),
+        ("user_module:Mixd", "did you mean 'Mixed'"),
+        ("user_module:not_an_env", "must return a gymnasium.Env"),
+        ("user_missing:Env", "no module 'user_missing'"),
+        ("user_broken:Env", r"the sensor is missing.*user_broken.py, line 2"),
+        ("user_typo:Env", r"SyntaxError.*user_typo.py, line 1"),
         ("CartPol-v1", "did you mean 'CartPole-v1'"),
     ],
 )
-def test_what_a_user_can_get_wrong(own, id, said):
-    with pytest.raises(BadInput, match=said):
+def test_user_errors_are_explained(user_modules, id, message):
+    with pytest.raises(BadInput, match=message):
         _ = Gymnasium(id).spec
 
 
-def test_unknown_constructor_arguments_are_told(own):
+def test_unknown_constructor_arguments_are_named(user_modules):
     with pytest.raises(BadInput, match="weight"):
-        Gymnasium("own_worlds:Mixed", settings=(("weight", 3),)).make(0)
+        Gymnasium("user_module:Mixed", settings=(("weight", 3),)).make(0)
 
 
 def test_neighbouring_seeds_share_no_env():

@@ -4,7 +4,7 @@ import pytest
 from troop.envs import EnvPool, tuned_reward
 
 envpool = pytest.importorskip("envpool")
-TABLE = {  # FastTD3's value, and the default of the task
+TABLE = {  # FastTD3's weight, default weight of the task
     "energy": (-5e-5, 0.0),
     "action_rate": (-0.1, 0.0),
     "torques": (-1e-3, 0.0),
@@ -18,9 +18,9 @@ TABLE = {  # FastTD3's value, and the default of the task
 
 
 def _rollout(id, settings):
-    """(rewards [T, N], weighted terms {name: [T, N]}, config): one world, whatever the weights."""
-    quiet = settings or (("push_enable", False),)
-    cfg = EnvPool(id, 4, 1, quiet)
+    """Return rewards [T, N], weighted terms {name: [T, N]} and EnvPool's config; same seed and actions."""
+    settings = settings or (("push_enable", False),)
+    cfg = EnvPool(id, 4, 1, settings)
     env = cfg.make(0).env
     env.reset(0)
     random = np.random.default_rng(0)
@@ -30,12 +30,12 @@ def _rollout(id, settings):
         rewards.append(reward)
         terms.append({key[7:]: value for key, value in info.items() if key.startswith("reward_")})
     env.close()
-    config = envpool.make_spec(id, **dict(quiet)).config
+    config = envpool.make_spec(id, **dict(settings)).config
     return np.stack(rewards), {name: np.stack([t[name] for t in terms]) for name in terms[0]}, config
 
 
-def test_g1_terms_change_as_the_table_says():
-    """EnvPool's `reward_*` are weighted terms; the reward is their sum times the control step."""
+def test_g1_reward_terms_are_scaled_by_the_tuned_weights():
+    """EnvPool's `reward_*` are weighted terms; the reward is their sum times the control time step."""
     id = "G1JoystickFlatTerrain-v1"
     plain, plain_terms, plain_config = _rollout(id, ())
     tuned, tuned_terms, tuned_config = _rollout(id, tuned_reward(id))
@@ -47,21 +47,21 @@ def test_g1_terms_change_as_the_table_says():
             assert not plain_terms[name].any() and (values < 0).any()
         else:
             np.testing.assert_allclose(values, plain_terms[name] * new / old, rtol=1e-6, atol=1e-12)
-    # The new terms are weight x raw: the same with the weight doubled gives twice as much.
+    # A term is weight x raw value: a doubled weight doubles the term.
     doubled = tuple((key, value * 2 if key == "energy_scale" else value) for key, value in tuned_reward(id))
     np.testing.assert_allclose(_rollout(id, doubled)[1]["energy"], tuned_terms["energy"] * 2, rtol=1e-6)
 
 
-def test_the_defaults_are_those_the_paper_changed():
+def test_task_defaults_are_those_of_the_paper():
     config = envpool.make_spec("G1JoystickFlatTerrain-v1").config
     for name, (_, default) in TABLE.items():
         assert getattr(config, f"{name}_scale") == default
-    given = dict(tuned_reward("G1JoystickRoughTerrain-v1"))
-    assert given.pop("push_enable") is False
-    assert given == {f"{name}_scale": value for name, (value, _) in TABLE.items()}
+    tuned = dict(tuned_reward("G1JoystickRoughTerrain-v1"))
+    assert tuned.pop("push_enable") is False
+    assert tuned == {f"{name}_scale": value for name, (value, _) in TABLE.items()}
 
 
-def test_t1_reuses_it_and_never_pays_below_zero():
+def test_t1_uses_the_g1_weights_and_clips_rewards_at_zero():
     id = "T1JoystickFlatTerrain-v1"
     rewards, terms, config = _rollout(id, tuned_reward(id))
     np.testing.assert_allclose(
@@ -69,5 +69,5 @@ def test_t1_reuses_it_and_never_pays_below_zero():
     )
 
 
-def test_other_envs_have_none():
+def test_other_envs_have_no_tuned_reward():
     assert tuned_reward("WalkerWalk-v1") == () and tuned_reward("toy:Clock") == ()

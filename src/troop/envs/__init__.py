@@ -5,18 +5,18 @@ from troop.envs.guard import EnvGuard
 from troop.envs.gymnasium.adapter import Gymnasium
 from troop.envs.registry import family, list_envs, resolve
 from troop.envs.toy.config import Toy
-from troop.envs.video.recorder import Recording, record, write_video
+from troop.envs.video.recorder import EpisodeVideo, record_video, write_video
 
 __all__ = [
     "EnvGuard",
     "EnvPool",
+    "EpisodeVideo",
     "Gymnasium",
-    "Recording",
     "Toy",
     "family",
     "list_envs",
     "preprocessing",
-    "record",
+    "record_video",
     "resolve",
     "tuned_reward",
     "write_video",

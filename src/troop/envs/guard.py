@@ -1,4 +1,4 @@
-"""VectorEnvs around a VectorEnv."""
+"""EnvGuard: resets envs whose observations or rewards are not finite, and checks shapes against the spec."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from torch import Tensor
 from troop.core.env import EnvSpec, Obs, Step, VectorEnv
 from troop.core.errors import SetupProblem, TrainingFault
 
-RESTARTS = 5  # a simulator that is still not finite after so many resets is broken, not unlucky
+MAX_RESTARTS = 5  # consecutive resets of a row that is not finite before the env counts as broken
 
 
 class EnvGuard:
-    """The env inside, but a row that comes back NaN or infinite is reset and marked `valid=False`.
+    """Wraps a VectorEnv and resets every row that contains NaN or infinity (a fault).
 
-    About one row in many millions of a physics simulator explodes; unguarded, it poisons the replay.
+    Such a row gets `valid` False, so it is never stored. Physics simulators diverge in about one of many
+    million rows; without the guard that row would reach the replay buffer and the learner.
     """
 
     def __init__(self, env: VectorEnv) -> None:
@@ -25,94 +26,100 @@ class EnvGuard:
         self.spec: EnvSpec = env.spec
 
     def reset(self, seed: int) -> Step:
-        """Start every env anew; all rows `valid=False`."""
+        """Start a new episode in every env; all rows have `valid` False and are finite."""
         return self._guard(self.env.reset(seed))
 
     def send(self, action: Tensor) -> None:
-        """Begin a step."""
+        """Start a step."""
         self.env.send(action)
 
     def recv(self) -> Step:
-        """The answer to the last `send`, finite throughout."""
+        """Return the result of the last `send`; all rows are finite."""
         return self._guard(self.env.recv())
 
     def step(self, action: Tensor) -> Step:
-        """`send` and `recv` in one."""
+        """`send` followed by `recv`."""
         self.env.send(action)
         return self._guard(self.env.recv())
 
     def restart(self, rows: Tensor) -> Obs:
-        """Reset only these rows; their first observations, finite throughout."""
+        """Restart the envs `rows` and return their first observations, all finite.
+
+        Raises SetupProblem if a row is still not finite after `MAX_RESTARTS` further resets.
+        """
         obs = self.env.restart(rows)
-        for _ in range(RESTARTS):
-            bad = ~_finite_rows(obs)
-            if not bool(bad.any()):
+        for _ in range(MAX_RESTARTS):
+            faulty = ~_finite_rows(obs)
+            if not bool(faulty.any()):
                 return obs
-            fresh = self.env.restart(rows[bad.to(rows.device)])
-            obs = {name: _replaced(value, bad, fresh[name]) for name, value in obs.items()}
+            first_obs = self.env.restart(rows[faulty.to(rows.device)])
+            obs = {name: _replace_rows(value, faulty, first_obs[name]) for name, value in obs.items()}
         if bool(_finite_rows(obs).all()):
             return obs
         raise SetupProblem(
-            f"Env '{self.spec.id}' gives NaN or infinite observations right after a reset, "
-            f"{RESTARTS} times in a row; check the simulator and its settings."
+            f"Env '{self.spec.id}' returned NaN or infinite observations after each of "
+            f"{MAX_RESTARTS + 1} resets in a row; check the simulator and its settings."
         )
 
     def close(self) -> None:
-        """Give back threads and memory; may be called twice."""
+        """Close the wrapped env; further calls have no effect."""
         self.env.close()
 
     def _guard(self, step: Step) -> Step:
-        self._check(step.obs, "obs")
-        # A sum is not finite if any addend is not; a sum that merely overflows is cleared by the slow path.
+        self._check_spec(step.obs, "obs")
+        # One sum instead of a test of every element: a sum with a NaN or infinite addend is not finite.
+        # A sum of finite numbers that overflows is sorted out in `_restart_faulty`.
         total = step.reward.sum()
         for value in step.obs.values():
             total = total + value.sum() if value.is_floating_point() else total
         if step.next_obs is not step.obs:
-            self._check(step.next_obs, "next_obs")
+            self._check_spec(step.next_obs, "next_obs")
             for value in step.next_obs.values():
                 total = total + value.sum() if value.is_floating_point() else total
-        return step if math.isfinite(float(total)) else self._heal(step)
+        return step if math.isfinite(float(total)) else self._restart_faulty(step)
 
-    def _heal(self, step: Step) -> Step:
-        bad = ~(_finite_rows(step.obs) & _finite_rows(step.next_obs) & torch.isfinite(step.reward))
-        if not bool(bad.any()):
+    def _restart_faulty(self, step: Step) -> Step:
+        faulty = ~(_finite_rows(step.obs) & _finite_rows(step.next_obs) & torch.isfinite(step.reward))
+        if not bool(faulty.any()):
             return step
-        fresh = self.restart(bad.nonzero().squeeze(1).cpu())
-        obs = {name: _replaced(value, bad, fresh[name]) for name, value in step.obs.items()}
-        same = step.next_obs is step.obs
-        next_obs = obs if same else {k: _replaced(v, bad, fresh[k]) for k, v in step.next_obs.items()}
+        first_obs = self.restart(faulty.nonzero().squeeze(1).cpu())
+        obs = {name: _replace_rows(value, faulty, first_obs[name]) for name, value in step.obs.items()}
+        next_obs = obs
+        if step.next_obs is not step.obs:
+            next_obs = {k: _replace_rows(v, faulty, first_obs[k]) for k, v in step.next_obs.items()}
         return dataclasses.replace(
             step,
             obs=obs,
             next_obs=next_obs,
-            reward=step.reward.masked_fill(bad, 0.0),
-            terminated=step.terminated & ~bad,
-            truncated=step.truncated & ~bad,
-            valid=step.valid & ~bad,
-            faults=step.faults + int(bad.sum()),
+            reward=step.reward.masked_fill(faulty, 0.0),
+            terminated=step.terminated & ~faulty,
+            truncated=step.truncated & ~faulty,
+            valid=step.valid & ~faulty,
+            faults=step.faults + int(faulty.sum()),
         )
 
-    def _check(self, obs: Obs, what: str) -> None:
+    def _check_spec(self, obs: Obs, label: str) -> None:
+        """Raise TrainingFault if `obs` lacks an observation of the spec or has another shape or dtype."""
         for name, field in self.spec.obs.items():
             value = obs.get(name)
             if value is None:
-                raise TrainingFault(f"Env '{self.spec.id}' stopped giving '{name}' in its {what}.")
+                raise TrainingFault(f"Env '{self.spec.id}' returned {label} without '{name}'.")
             expected = (self.spec.envs, *field.shape)
             if tuple(value.shape) != expected or value.dtype != field.dtype:
                 raise TrainingFault(
-                    f"Env '{self.spec.id}' gave {what}['{name}'] as {value.dtype} {tuple(value.shape)}; "
-                    f"its spec says {field.dtype} {expected}."
+                    f"Env '{self.spec.id}' returned {label}['{name}'] as {value.dtype} {tuple(value.shape)}; "
+                    f"its spec declares {field.dtype} {expected}."
                 )
 
 
 def _finite_rows(obs: Obs) -> Tensor:
-    """[N] bool: rows in which every number of every observation is finite."""
+    """Return bool [N]: True for rows in which all observations are finite."""
     rows = [torch.isfinite(v.flatten(1)).all(dim=1) for v in obs.values()]
     return torch.stack(rows).all(dim=0)
 
 
-def _replaced(value: Tensor, rows: Tensor, fresh: Tensor) -> Tensor:
-    """A copy in which the rows marked True are `fresh`."""
+def _replace_rows(value: Tensor, mask: Tensor, rows: Tensor) -> Tensor:
+    """Return a copy of `value` in which the rows marked by `mask` are `rows`."""
     copy = value.clone()
-    copy[rows] = fresh.to(copy.dtype)
+    copy[mask] = rows.to(copy.dtype)
     return copy

@@ -1,4 +1,4 @@
-"""Whatever arrays a backend returns become `Obs`: one float32 vector, or one image, channels first."""
+"""Conversion of a backend's nested observation arrays to `Obs`: float32 vectors and channels-first images."""
 
 from __future__ import annotations
 
@@ -10,177 +10,172 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from troop.core.env import OBS, Continuous, Field, Obs
+from troop.core.env import OBS, Field, Obs
 from troop.core.errors import BadInput
-from troop.envs.images import WIDEST_PLANES, check_image, planes_of, symbols_to_planes, to_planes
+from troop.envs.images import (
+    MAX_ONE_HOT_CHANNELS,
+    channels_first_shape,
+    check_image_shape,
+    one_hot_channels,
+    to_channels_first,
+)
 
 
 @dataclass(frozen=True)
-class Leaf:
-    """One array of the backend: where it sits, what it becomes, and under which name."""
+class ObsArray:
+    """One array of a backend's observation: its position there, its encoding, and its name in `Obs`.
 
-    path: tuple[str | int, ...]
-    shape: tuple[int, ...]  # of one row, without the rows' axis
-    kind: Literal["vector", "one_hot", "image", "symbols"] = "vector"
+    A `categorical_image` is a grid [H, W, K] of category indices (MiniGrid), encoded as one-hot channels.
+    """
+
+    path: tuple[str | int, ...]  # keys and indices in the nested observation
+    shape: tuple[int, ...]  # of one row, without the axis of envs
+    encoding: Literal["vector", "one_hot", "image", "categorical_image"] = "vector"
     name: str = OBS
-    choices: int = 0  # of a one_hot leaf
-    first: int = 0  # the smallest value of a one_hot leaf
-    skip: int = 0  # leading columns of a vector that another leaf already shows
-    dtype: torch.dtype = torch.uint8  # of an image
-    stack: int = 1  # how many frames an image holds, oldest first
-    symbols: tuple[int, ...] = ()  # how many values each channel of a grid of symbols has
+    choices: int = 0  # one_hot: number of values
+    min_value: int = 0  # one_hot: smallest value
+    skip_columns: int = 0  # vector: leading columns to drop because another array contains them
+    dtype: torch.dtype = torch.uint8  # image
+    stack: int = 1  # image: number of frames, oldest first
+    channel_choices: tuple[int, ...] = ()  # categorical_image: number of values of each channel
 
     @property
-    def drawn(self) -> bool:
-        """Whether this leaf is a picture."""
-        return self.kind in ("image", "symbols")
+    def is_image(self) -> bool:
+        """Whether this array becomes a channels-first image."""
+        return self.encoding in ("image", "categorical_image")
 
     @property
-    def planes(self) -> tuple[int, int, int]:
-        """Channels, height and width of a picture."""
-        return (sum(self.symbols), self.shape[0], self.shape[1]) if self.symbols else planes_of(self.shape)
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of the converted image."""
+        if self.channel_choices:
+            return (sum(self.channel_choices), self.shape[0], self.shape[1])
+        return channels_first_shape(self.shape)
 
     @property
     def width(self) -> int:
-        """Columns this leaf takes in its vector, or planes in its picture."""
-        if self.drawn:
-            return self.planes[0]
-        return self.choices if self.kind == "one_hot" else int(np.prod(self.shape, dtype=int)) - self.skip
+        """Number of columns (of a vector) or channels (of an image) after conversion."""
+        if self.is_image:
+            return self.image_shape[0]
+        if self.encoding == "one_hot":
+            return self.choices
+        return int(np.prod(self.shape, dtype=int)) - self.skip_columns
 
 
-class Packer:
-    """Concatenates leaves of the same name in their order; float64 becomes float32 once, here."""
+class ObsConverter:
+    """Converts observations of a backend to `Obs`.
 
-    def __init__(self, leaves: Sequence[Leaf], id: str) -> None:
-        _check(leaves, id)
-        self._groups: dict[str, list[Leaf]] = {}
-        for leaf in leaves:
-            self._groups.setdefault(leaf.name, []).append(leaf)
+    Arrays that share a name are concatenated in their order. This is the only place where float64
+    observations become float32.
+    """
+
+    def __init__(self, arrays: Sequence[ObsArray], id: str) -> None:
+        """Raises BadInput if the arrays of env `id` contain no supported `obs`."""
+        _check_supported(arrays, id)
+        self._groups: dict[str, list[ObsArray]] = {}
+        for array in arrays:
+            self._groups.setdefault(array.name, []).append(array)
         self.fields: dict[str, Field] = {name: _field(group) for name, group in self._groups.items()}
 
-    def pack(self, raw: Any, device: torch.device) -> Obs:  # noqa: ANN401 - nested arrays of any backend
-        """The observations of all rows in `raw`; never writes to `raw`, may share its memory."""
-        return {name: self._join(raw, group).to(device) for name, group in self._groups.items()}
+    def convert(self, raw: Any, device: torch.device) -> Obs:  # noqa: ANN401 - nested arrays of any backend
+        """Convert the observations of all rows; does not modify `raw`, but may share its memory."""
+        return {name: self._concatenate(raw, group).to(device) for name, group in self._groups.items()}
 
-    def _join(self, raw: Any, group: list[Leaf]) -> Tensor:  # noqa: ANN401
-        if group[0].drawn:
-            return torch.from_numpy(_draw(raw, group))
-        if len(group) == 1 and group[0].kind != "one_hot":
-            leaf = group[0]
-            array = _find(raw, leaf.path)
-            flat = array.reshape(len(array), -1)[:, leaf.skip :]
+    def _concatenate(self, raw: Any, group: list[ObsArray]) -> Tensor:  # noqa: ANN401
+        if group[0].is_image:
+            return torch.from_numpy(_convert_image(raw, group))
+        if len(group) == 1 and group[0].encoding != "one_hot":
+            values = _lookup(raw, group[0].path)
+            flat = values.reshape(len(values), -1)[:, group[0].skip_columns :]
             return torch.from_numpy(np.ascontiguousarray(flat, dtype=np.float32))
-        arrays = [_find(raw, leaf.path) for leaf in group]
-        joined = np.empty((len(arrays[0]), sum(leaf.width for leaf in group)), dtype=np.float32)
+        parts = [_lookup(raw, array.path) for array in group]
+        joined = np.empty((len(parts[0]), sum(array.width for array in group)), dtype=np.float32)
         start = 0
-        for leaf, array in zip(group, arrays, strict=True):
-            part = joined[:, start : start + leaf.width]
-            start += leaf.width
-            if leaf.kind == "one_hot":
-                part[:] = array.reshape(-1, 1) == np.arange(leaf.first, leaf.first + leaf.choices)
+        for array, values in zip(group, parts, strict=True):
+            columns = joined[:, start : start + array.width]
+            start += array.width
+            if array.encoding == "one_hot":
+                columns[:] = _one_hot(values, array)
             else:
-                part[:] = array.reshape(len(array), -1)[:, leaf.skip :]
+                columns[:] = values.reshape(len(values), -1)[:, array.skip_columns :]
         return torch.from_numpy(joined)
 
 
-def name_leaves(leaves: Sequence[Leaf]) -> list[Leaf]:
-    """With an image among them, the image is `obs`, and so are choices, as planes of it.
+def assign_names(arrays: Sequence[ObsArray]) -> list[ObsArray]:
+    """Decide which arrays form `obs` if one of them is an image; without an image, return them unchanged.
 
-    Whatever else comes with an image keeps the name it has at the backend.
+    The first image is `obs`, together with discrete values of at most `MAX_ONE_HOT_CHANNELS` choices, which
+    become one-hot channels of it. Every other array keeps the name that the backend gives it.
     """
-    image = next((leaf for leaf in leaves if leaf.drawn and leaf.name == OBS), None)
+    image = next((array for array in arrays if array.is_image and array.name == OBS), None)
     if image is None:
-        return list(leaves)
-    others = [leaf for leaf in leaves if leaf is not image]
-    joins = [x.name != OBS or (x.kind == "one_hot" and x.choices <= WIDEST_PLANES) for x in others]
-    named = [x if join else replace(x, name=_dotted(x.path)) for x, join in zip(others, joins, strict=True)]
-    return [image, *named]
+        return list(arrays)
+    named = [image]
+    for array in arrays:
+        if array is image:
+            continue
+        is_channel = array.encoding == "one_hot" and array.choices <= MAX_ONE_HOT_CHANNELS
+        keeps_name = array.name != OBS or is_channel
+        named.append(array if keeps_name else replace(array, name=_dotted(array.path)))
+    return named
 
 
-def _check(leaves: Sequence[Leaf], id: str) -> None:
-    for leaf in leaves:
-        if leaf.drawn:
-            check_image(leaf.shape, id)
-    if not any(leaf.name == OBS and leaf.width > 0 for leaf in leaves):
-        came = ", ".join(f"{_dotted(leaf.path) or 'obs'} {leaf.shape}" for leaf in leaves) or "nothing"
+def _check_supported(arrays: Sequence[ObsArray], id: str) -> None:
+    for array in arrays:
+        if array.is_image:
+            check_image_shape(array.shape, id)
+    if not any(array.name == OBS and array.width > 0 for array in arrays):
+        listing = ", ".join(f"{_dotted(array.path) or 'obs'} {array.shape}" for array in arrays) or "nothing"
         raise BadInput(
-            f"Env '{id}' observes {came}: nothing a policy could learn from; "
-            "Troop expects numbers, choices or an image."
+            f"Env '{id}' has no observation for a policy (it returns {listing}); "
+            "Troop supports numbers, discrete values and images."
         )
 
 
-def _draw(raw: Any, group: list[Leaf]) -> np.ndarray:  # noqa: ANN401
-    """An image, and a choice beside it as one plane a value, all bright where it is taken."""
+def _convert_image(raw: Any, group: list[ObsArray]) -> np.ndarray:  # noqa: ANN401
+    """Return [N, C, H, W] of the image `group[0]`, followed by one-hot channels of the other arrays.
+
+    A one-hot channel is constant over the image: the maximum (255 or 1) for the current value, else 0.
+    """
     image = group[0]
-    array = _find(raw, image.path)
-    drawn = symbols_to_planes(array, image.symbols) if image.kind == "symbols" else to_planes(array)
+    values = _lookup(raw, image.path)
+    if image.encoding == "categorical_image":
+        pixels = one_hot_channels(values, image.channel_choices)
+    else:
+        pixels = to_channels_first(values)
     dtype = np.uint8 if image.dtype == torch.uint8 else np.float32
     if len(group) == 1:
-        return np.ascontiguousarray(drawn, dtype=dtype)
-    joined = np.empty((len(drawn), sum(leaf.width for leaf in group), *drawn.shape[2:]), dtype=dtype)
-    joined[:, : image.width] = drawn
+        return np.ascontiguousarray(pixels, dtype=dtype)
+    joined = np.empty((len(pixels), sum(array.width for array in group), *pixels.shape[2:]), dtype=dtype)
+    joined[:, : image.width] = pixels
+    maximum = 255 if dtype is np.uint8 else 1
     start = image.width
-    for leaf in group[1:]:
-        taken = _find(raw, leaf.path).reshape(-1, 1) == np.arange(leaf.first, leaf.first + leaf.choices)
-        bright = 255 if dtype is np.uint8 else 1
-        joined[:, start : start + leaf.width] = taken[:, :, None, None] * bright
-        start += leaf.width
+    for array in group[1:]:
+        one_hot = _one_hot(_lookup(raw, array.path), array)
+        joined[:, start : start + array.width] = one_hot[:, :, None, None] * maximum
+        start += array.width
     return joined
+
+
+def _one_hot(values: np.ndarray, array: ObsArray) -> np.ndarray:
+    """Return bool [N, choices]."""
+    one_hot: np.ndarray = values.reshape(-1, 1) == np.arange(array.min_value, array.min_value + array.choices)
+    return one_hot
 
 
 def _dotted(path: tuple[str | int, ...]) -> str:
     return ".".join(str(part) for part in path)
 
 
-def _field(group: list[Leaf]) -> Field:
-    width = sum(leaf.width for leaf in group)
-    if group[0].drawn:
-        return Field((width, *group[0].planes[1:]), group[0].dtype, group[0].stack)
+def _field(group: list[ObsArray]) -> Field:
+    width = sum(array.width for array in group)
+    if group[0].is_image:
+        return Field((width, *group[0].image_shape[1:]), group[0].dtype, group[0].stack)
     return Field((width,))
 
 
-def _find(raw: Any, path: tuple[str | int, ...]) -> Any:  # noqa: ANN401
+def _lookup(raw: Any, path: tuple[str | int, ...]) -> Any:  # noqa: ANN401
     for part in path:
-        if isinstance(raw, np.ndarray):  # EnvPool unwraps a dictionary of one array
+        if isinstance(raw, np.ndarray):  # EnvPool replaces a dictionary of one array by the array
             break
         raw = raw[part]
     return raw
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """The box a policy's [-1, 1] is stretched to, in the dtype the backend wants."""
-
-    low: np.ndarray
-    high: np.ndarray
-
-    @staticmethod
-    def of(low: np.ndarray, high: np.ndarray) -> Bounds:
-        """Flat bounds; where a backend names none, [-1, 1] goes through unchanged."""
-        low, high = np.asarray(low).reshape(-1), np.asarray(high).reshape(-1)
-        free = ~((np.abs(low.astype(np.float64)) < 1e30) & (np.abs(high.astype(np.float64)) < 1e30))
-        return Bounds(np.where(free, -1, low).astype(low.dtype), np.where(free, 1, high).astype(low.dtype))
-
-    def stretch(self, action: Tensor) -> np.ndarray:
-        """Actions clipped to [-1, 1] and rescaled; -1 and 1 reach the bounds exactly."""
-        given = action.detach().cpu().numpy().astype(self.low.dtype, copy=True)
-        np.clip(given, -1, 1, out=given)
-        if not self._unit:
-            # Written as a weighted mean so that both ends come out without rounding.
-            given = 0.5 * (1 - given) * self.low + 0.5 * (1 + given) * self.high
-        return given
-
-    @property
-    def action(self) -> Continuous:
-        """What a spec says of such actions."""
-        return Continuous(self.low.size, tuple(map(float, self.low)), tuple(map(float, self.high)))
-
-    @property
-    def _unit(self) -> bool:
-        return bool((self.low == -1).all() and (self.high == 1).all())
-
-
-def spread(seed: int) -> int:
-    """A 31-bit seed far from those of neighbouring seeds: backends give env i the seed plus i."""
-    state = np.random.SeedSequence(seed % 2**64).generate_state(1)[0]
-    return int(state) % (2**31 - 2**20)

@@ -1,4 +1,4 @@
-"""From the id a user types to an EnvConfig."""
+"""Env ids: resolve the id that a user types to an EnvConfig, list all ids, and classify them by family."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import fnmatch
 import re
 
 from troop.core.env import EnvConfig
-from troop.envs.envpool import catalog as envpool_catalog
+from troop.envs.envpool import catalog
 from troop.envs.envpool.adapter import EnvPool
 from troop.envs.envpool.lazy_import import import_envpool
-from troop.envs.gymnasium.adapter import Gymnasium, registered
-from troop.envs.toy.config import WORLDS, Toy
+from troop.envs.gymnasium.adapter import Gymnasium, registered_ids
+from troop.envs.toy.config import TOY_ENVS, Toy
+from troop.envs.unknown_env import unknown_env
 
+# Families by the EnvPool module that implements them; other modules belong to the family `other`.
 FAMILIES = {
     "envpool.mujoco.dmc": "dmc",
     "envpool.mujoco.gym": "gym-mujoco",
@@ -27,9 +29,10 @@ FAMILIES = {
 
 
 def resolve(id: str, envs: int | None = None) -> EnvConfig:
-    """The config for `envpool:ID`, `gym:ID`, `toy:ID`, `module:ID`, `module:Class` or a bare ID.
+    """Return the config for `envpool:ID`, `gym:ID`, `toy:ID`, `module:ID`, `module:Class` or a bare ID.
 
-    A bare ID is looked for in EnvPool, then in Gymnasium.
+    A bare ID is looked up in EnvPool, then in Gymnasium, then among the toy envs. `envs` sets the number of
+    envs; None keeps the default of the backend. Raises BadInput with suggestions for an unknown ID.
     """
     config = _resolve(id)
     return config if envs is None else config.with_envs(envs)
@@ -39,42 +42,45 @@ def _resolve(id: str) -> EnvConfig:
     backend, colon, name = id.partition(":")
     if colon and backend == "toy":
         config = Toy(name)
-        _ = config.spec  # a misspelt name is told here, not at the first step
+        _ = config.spec  # raises BadInput for an unknown name
         return config
     if colon and backend == "envpool":
-        known = envpool_catalog.modules()
-        if not known:
-            import_envpool()
-        if name not in known:
-            raise envpool_catalog.unknown_id(name, known)
+        envpool_ids = catalog.modules()
+        if not envpool_ids:
+            import_envpool()  # raises SetupProblem if EnvPool is not installed
+        if name not in envpool_ids:
+            raise unknown_env(name, envpool_ids)
         return EnvPool(name)
     if colon and backend in ("gym", "gymnasium"):
-        if ":" not in name and name not in registered():
-            raise envpool_catalog.unknown_id(name, registered())
+        if ":" not in name and name not in registered_ids():
+            raise unknown_env(name, registered_ids())
         return Gymnasium(name)
     if colon:
         return Gymnasium(id)
-    if id in envpool_catalog.modules():
+    if id in catalog.modules():
         return EnvPool(id)
-    if id in registered():
+    if id in registered_ids():
         return Gymnasium(id)
-    if id in WORLDS:
+    if id in TOY_ENVS:
         return Toy(id)
-    raise envpool_catalog.unknown_id(id, [*envpool_catalog.modules(), *registered(), *WORLDS])
+    raise unknown_env(id, [*catalog.modules(), *registered_ids(), *TOY_ENVS])
 
 
 def list_envs(pattern: str = "") -> list[tuple[str, str]]:
-    """(id, backend) of all envs whose id has `pattern` in it or, with a `*`, matches it; case is ignored."""
-    wanted = pattern.lower() if "*" in pattern else f"*{pattern.lower()}*"
-    matcher = re.compile(fnmatch.translate(wanted))
-    found = [(id, "envpool") for id in envpool_catalog.modules()]
-    found += [(id, "gymnasium") for id in registered()]
-    found += [(f"toy:{id}", "toy") for id in WORLDS]
-    return [(id, backend) for id, backend in found if matcher.match(id.lower())]
+    """Return (id, backend) of all envs whose id contains `pattern` or, if it has a `*`, matches it as a glob.
+
+    Case is ignored.
+    """
+    glob = pattern.lower() if "*" in pattern else f"*{pattern.lower()}*"
+    matcher = re.compile(fnmatch.translate(glob))
+    envs = [(id, "envpool") for id in catalog.modules()]
+    envs += [(id, "gymnasium") for id in registered_ids()]
+    envs += [(f"toy:{id}", "toy") for id in TOY_ENVS]
+    return [(id, backend) for id, backend in envs if matcher.match(id.lower())]
 
 
 def family(id: str) -> str:
-    """The kind of env an id names, by which recipes pick their numbers; as `resolve` would find it.
+    """Return the family of the env that `resolve` finds for `id`; recipes choose hyperparameters by it.
 
     One of dmc, gym-mujoco, playground, classic, box2d, toy-text, atari, procgen, minigrid, vizdoom, toy,
     gymnasium and other.
@@ -82,10 +88,10 @@ def family(id: str) -> str:
     backend, colon, name = id.partition(":")
     if colon and backend == "toy":
         return "toy"
-    bare = name if colon and backend == "envpool" else id
-    module = envpool_catalog.modules().get(bare)
+    envpool_id = name if colon and backend == "envpool" else id
+    module = catalog.modules().get(envpool_id)
     if module is not None:
         return FAMILIES.get(module, "other")
-    if not colon and id in WORLDS and id not in registered():
+    if not colon and id in TOY_ENVS and id not in registered_ids():
         return "toy"
     return "gymnasium"

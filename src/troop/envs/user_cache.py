@@ -1,4 +1,4 @@
-"""The per-user folder for what can be computed again."""
+"""The per-user cache directory, for files that Troop can compute again."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import tempfile
 from pathlib import Path
 
 
-def cache_folder() -> Path:
-    """Where Troop may keep things between runs: `$XDG_CACHE_HOME/troop`, else `~/.cache/troop`."""
+def user_cache_dir() -> Path:
+    """Return `$XDG_CACHE_HOME/troop`, or `~/.cache/troop` if the variable is unset; may not exist yet."""
     root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(root) / "troop"
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write so that a reader, or another writer of the same text, never sees half a file."""
+def write_atomically(path: Path, text: str) -> None:
+    """Write `text` to a temporary file and rename it to `path`: readers never see a partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:

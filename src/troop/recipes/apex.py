@@ -1,22 +1,24 @@
-"""Ape-X DQN and Ape-X DPG: the paper's numbers, and small versions for a few cores found by measurement."""
+"""Ape-X DQN and Ape-X DPG: the paper's settings, and small networks for a few cores."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from troop import envs
 from troop.algorithms import DQNConfig, TD3Config
+from troop.core.batch import Transition
 from troop.core.engine import Until
-from troop.core.env import EnvConfig
 from troop.engines import Processes
 from troop.engines.runtime import cores
 from troop.experiment import Experiment
 from troop.recipes import dqn, fast_td3
+from troop.recipes.env import resolve_atari, with_threads
 from troop.recipes.recipe import Recipe, RecipeArgs
 from troop.replay.prioritized import PriorityConfig
 from troop.roles.learner import LearnerConfig
 from troop.systems import Apex
+
+DEFAULT_ENV, DPG_DEFAULT_ENV = "CartPole-v1", "CartpoleSwingup-v1"
 
 # Horgan et al. 2018, section 4.1 and appendix C, unless another source is named.
 ATARI: dict[str, Any] = {
@@ -35,12 +37,12 @@ ATARI: dict[str, Any] = {
     "net": "nature",
     "hidden": (512,),
 }
-PRIORITY = PriorityConfig(alpha=0.6, beta=0.4, beta_end=0.4)  # beta stays
+PRIORITY = PriorityConfig(alpha=0.6, beta=0.4, beta_end=0.4)  # beta is constant
 ACTORS = 360  # one core each
 DPG_ACTORS = 64
 
-# Section 4.2 and appendix D: DDPG with Adam 1e-4, three steps, noise of 0.3 for all. Targets are copied every
-# 100 batches there; a share of 0.01 a batch is as old on average. ReLU where the paper has tanh.
+# Section 4.2 and appendix D: DDPG with Adam 1e-4, three-step targets, noise of 0.3 in all actors. The paper
+# copies the targets every 100 batches; tau 0.01 gives targets of the same mean age. ReLU instead of its tanh.
 DPG: dict[str, Any] = fast_td3.DDPG | {
     "n_step": 3,
     "tau": 0.01,
@@ -53,59 +55,50 @@ DPG: dict[str, Any] = fast_td3.DDPG | {
     "actor_carries_critic": True,
 }
 
-# A few cores: nets and steps of the small DQN.
+# A few cores: networks and learning rates of the small DQN.
 SMALL: dict[str, Any] = dqn.SMALL | {"double": True, "dueling": True, "n_step": 3, "tau": 0.01}
 
 
-def _acting(most: int) -> int:
-    """Actors: as in the paper where there are the cores, else one for each that is left, at least two."""
-    return min(most, max(2, cores() - 2))
+def _actor_count(paper: int) -> int:
+    """Return the paper's number of actors, or one per core that learner and replay leave, at least two."""
+    return min(paper, max(2, cores() - 2))
 
 
-def _single_threaded(env: EnvConfig) -> EnvConfig:
-    """An actor is one core's worth: its envs step on one thread."""
-    return dataclasses.replace(env, threads=1) if isinstance(env, envs.EnvPool) else env
-
-
-def atari(wish: RecipeArgs) -> Experiment:
-    """The paper's learner; rungs of the ladder beyond the number of cores become envs of one actor."""
-    actors = _acting(ACTORS)
-    env = envs.resolve(wish.env or "Pong-v5", wish.envs or min(16, max(1, ACTORS // actors)))
-    if isinstance(env, envs.EnvPool):
-        env = dataclasses.replace(env, settings=envs.preprocessing(clip_rewards=True, life_loss=True))
+def atari_experiment(args: RecipeArgs) -> Experiment[Transition]:
+    """Return the paper's settings; with fewer cores than actors, each actor steps several envs."""
+    actors = _actor_count(ACTORS)
+    env = resolve_atari(args, min(16, max(1, ACTORS // actors)))
     return Experiment(
-        _single_threaded(env),
+        with_threads(env, 1),
         DQNConfig(**ATARI),
         Apex(
             actors,
-            chunk_length=max(1, 50 // env.envs),  # about 50 rows a message
+            chunk_length=max(1, 50 // env.envs),  # about 50 rows per message
             weight_sync_steps=100,  # 400 frames
-            learner=LearnerConfig(
-                512, prefetch=16, publish_every=25
-            ),  # section 4.1; publishing as a known re-implementation
+            # Section 4.1; the period of publication is that of a known re-implementation.
+            learner=LearnerConfig(512, prefetch=16, publish_every=25),
             replay_capacity=2_000_000,
             learning_starts=50_000,
-            samples_per_insert=0.0,  # both sides ran free
+            samples_per_insert=0.0,  # the paper does not limit the ratio
             priority=PRIORITY,
             save_replay=False,  # it fills again within minutes
         ),
         Processes(),
         until=Until(env_steps=22_800_000_000 // 4),
-        device=wish.device,
+        device=args.device,
         recipe="apex-dqn",
     )
 
 
-def small(wish: RecipeArgs) -> Experiment:
-    """Four actors and small nets for classic control, Box2D, Catch and their like."""
-    first = wish.env or "CartPole-v1"
-    env = envs.resolve(first, wish.envs or 8)
+def small_experiment(args: RecipeArgs) -> Experiment[Transition]:
+    """Return four actors and small networks for classic control, Box2D, Catch and similar tasks."""
+    env_id = args.env or DEFAULT_ENV
     return Experiment(
-        _single_threaded(env),
-        DQNConfig(**SMALL | dqn.SMALL_FAMILY.get(envs.family(first), {})),
+        with_threads(envs.resolve(env_id, args.envs or 8), 1),
+        DQNConfig(**SMALL | dqn.SMALL_FAMILY.get(envs.family(env_id), {})),
         Apex(
             4,
-            overlap=False,  # such envs step faster than a policy chooses
+            overlap=False,  # these envs step faster than the policy acts
             chunk_length=10,
             weight_sync_steps=100,
             learner=LearnerConfig(128, prefetch=2, publish_every=5),
@@ -116,26 +109,25 @@ def small(wish: RecipeArgs) -> Experiment:
         ),
         Processes(),
         until=Until(minutes=10),
-        device=wish.device,
+        device=args.device,
         recipe="apex-dqn",
     )
 
 
-def choices(wish: RecipeArgs) -> Experiment:
-    """Atari as in the paper, everything else small."""
-    return atari(wish) if envs.family(wish.env or "CartPole-v1") == "atari" else small(wish)
+def dqn_experiment(args: RecipeArgs) -> Experiment[Transition]:
+    """Return the paper's settings for Atari games, small networks for other tasks."""
+    is_atari = envs.family(args.env or DEFAULT_ENV) == "atari"
+    return atari_experiment(args) if is_atari else small_experiment(args)
 
 
-def dpg(wish: RecipeArgs) -> Experiment:
-    """The paper's learner on a GPU; on a CPU the small categorical twin critics of FastTD3."""
-    first = wish.env or "CartpoleSwingup-v1"
-    paper = not wish.device.startswith("cpu")
-    actors = _acting(DPG_ACTORS) if paper else 4
-    env = envs.resolve(first, wish.envs or (max(1, DPG_ACTORS // actors) if paper else 16))
-    numbers = DPG if paper else fast_td3.CPU_FAMILY.get(envs.family(first), fast_td3.CPU_UNKNOWN)
+def dpg_experiment(args: RecipeArgs) -> Experiment[Transition]:
+    """Return the paper's learner on a GPU, FastTD3's small networks and categorical critics on a CPU."""
+    env_id, paper = args.env or DPG_DEFAULT_ENV, not args.on_cpu
+    actors = _actor_count(DPG_ACTORS) if paper else 4
+    env = envs.resolve(env_id, args.envs or (max(1, DPG_ACTORS // actors) if paper else 16))
     return Experiment(
-        _single_threaded(env),
-        TD3Config(**numbers),
+        with_threads(env, 1),
+        TD3Config(**DPG if paper else fast_td3.cpu_settings(envs.family(env_id))),
         Apex(
             actors,
             chunk_length=10,
@@ -148,14 +140,22 @@ def dpg(wish: RecipeArgs) -> Experiment:
         ),
         Processes(),
         until=Until(minutes=10),
-        device=wish.device,
+        device=args.device,
         recipe="apex-dpg",
     )
 
 
 RECIPES = [
     Recipe(
-        "apex-dqn", "Ape-X DQN: the paper's numbers on Atari, small nets elsewhere", "CartPole-v1", choices
+        "apex-dqn",
+        "Ape-X DQN: the paper's settings on Atari, small networks elsewhere",
+        DEFAULT_ENV,
+        dqn_experiment,
     ),
-    Recipe("apex-dpg", "Ape-X DPG: actors with noise of their own, one learner", "CartpoleSwingup-v1", dpg),
+    Recipe(
+        "apex-dpg",
+        "Ape-X DPG: actors with different noise scales, prioritized replay, one learner",
+        DPG_DEFAULT_ENV,
+        dpg_experiment,
+    ),
 ]

@@ -1,4 +1,4 @@
-"""DQN to Rainbow: the papers' Atari numbers, and small versions for other tasks found by measurement."""
+"""DQN to Rainbow: the papers' settings for Atari, and small networks for other tasks tuned by measurement."""
 
 from __future__ import annotations
 
@@ -9,54 +9,57 @@ from typing import Any
 
 from troop import envs
 from troop.algorithms import C51Config, DQNConfig, RainbowConfig
+from troop.core.batch import Transition
 from troop.core.engine import Until
-from troop.core.env import EnvConfig
 from troop.engines import Inline
 from troop.engines.runtime import cores
 from troop.experiment import Experiment
+from troop.recipes.env import learner_threads, resolve_atari, with_threads
 from troop.recipes.recipe import Recipe, RecipeArgs
 from troop.replay.prioritized import PriorityConfig
 from troop.roles.trainer import UpdateSchedule
 from troop.systems import Sync
 
+DEFAULT_ENV = "CartPole-v1"
 ATARI_ENVS = 32
-FRAMES = 200_000_000  # the budget of the papers, in emulator frames: 4 for each step
+FRAMES = 200_000_000  # training budget of the papers, in emulator frames: 4 per env step
 
 UNIFORM = PriorityConfig()
 
 
 @dataclass(frozen=True)
-class Paper:
-    """One paper's learner, its replay, and what it changes of the small version."""
+class DQNVariant:
+    """The settings of one paper on Atari, and those of small networks for other tasks."""
 
-    kind: type[DQNConfig]
+    config: type[DQNConfig] | type[C51Config] | type[RainbowConfig]
     atari: dict[str, Any]
     small: dict[str, Any]
     priority: PriorityConfig = UNIFORM
-    least: int = 50_000  # steps before the first update
+    learning_starts: int = 50_000  # env steps before the first update
 
 
 # Mnih et al. 2015, extended data table 1, in dqn_zoo's units: RMSProp centred with lr 2.5e-4, decay 0.95 and
-# epsilon 0.01 / 32^2; epsilon-greedy from 1 to 0.1 over the first million frames; the target net is copied
-# every 10,000 steps, which is 2,500 updates at one in four steps.
+# epsilon 0.01 / 32^2; epsilon-greedy from 1 to 0.1 over the first million frames; the target network is
+# copied every 10,000 steps, which is 2,500 updates at one update per four steps.
 DQN: dict[str, Any] = {}
 # Van Hasselt et al. 2016, the tuned variant: epsilon to 0.01, target every 30,000 steps.
 DOUBLE = {"double": True, "epsilon_end": 0.01, "target_period": 7500}
-# Wang et al. 2016: Double DQN with two streams, lr 6.25e-5, gradients clipped to a norm of 10.
+# Wang et al. 2016: Double DQN with value and advantage streams, lr 6.25e-5, gradient norm clipped to 10.
 DUELING = DOUBLE | {"dueling": True, "lr": 6.25e-5, "max_grad_norm": 10.0}
-# Schaul et al. 2016: Double DQN, a quarter of the learning rate (RMSProp's epsilon goes with its square).
+# Schaul et al. 2016: Double DQN, a quarter of the learning rate (RMSProp's epsilon scales with its square).
 PER = DOUBLE | {"lr": 6.25e-5, "eps": 0.01 / 32**2 / 16}
 # Proportional: alpha 0.6, beta from 0.4 to 1 over training (12.5 million updates).
 PRIORITY = PriorityConfig(alpha=0.6, beta=0.4, beta_end=1.0, beta_anneal_batches=FRAMES // 16)
 # Bellemare et al. 2017: Adam 2.5e-4 with epsilon 0.01 / 32, 51 atoms in +-10, epsilon-greedy to 0.01.
 C51: dict[str, Any] = {"epsilon_end": 0.01, "max_grad_norm": 10.0}
 # Hessel et al. 2018, table 1: Adam 6.25e-5 with epsilon 1.5e-4, target every 32,000 frames, n = 3, sigma 0.5,
-# alpha 0.5, beta from 0.4 to 1, learning from 80,000 frames on.
+# alpha 0.5, beta from 0.4 to 1, first update after 80,000 frames.
 RAINBOW: dict[str, Any] = {}
 RAINBOW_PRIORITY = dataclasses.replace(PRIORITY, alpha=0.5)
 
-# Small nets for vectors and small images, found by measurement (docs/results/learning.md). One step, as in
-# the papers before Rainbow; LayerNorm halves the frames, targets that follow faster halve them again.
+# Small networks for vectors and small images, tuned by measurement (docs/results/learning.md). One-step
+# targets, as in the papers before Rainbow; LayerNorm halves the frames needed, and faster targets halve them
+# again.
 SMALL: dict[str, Any] = {
     "optimizer": "adam",
     "lr": 1e-3,
@@ -68,14 +71,15 @@ SMALL: dict[str, Any] = {
     "epsilon_steps": 10_000,
     "max_grad_norm": 10.0,
 }
-# Rewards are scaled to the atoms, since nothing is known of the task.
+# Rewards are scaled so that returns fit the atoms, because the scale of the task is unknown.
 SMALL_ATOMS = SMALL | {"normalize_rewards": True}
-# Noise alone lets CartPole drift off its track for good: some epsilon at first. With the paper's 0.5 nets of
-# this size hardly see their own values for the noise.
+# With noise alone CartPole learns to drift off its track, so epsilon starts at 1. At the paper's sigma of 0.5
+# the noise dominates the values of networks of this size.
 SMALL_RAINBOW = SMALL_ATOMS | {"noisy": 0.05, "epsilon_start": 1.0}
 
-# Where rewards are large and episodes long: wider nets, smaller steps, slower targets, longer exploration;
-# and three steps also where the paper has one, without which LunarLander takes far longer than minutes.
+# Large rewards and long episodes: wider networks, smaller learning rates, slower targets, longer exploration.
+# Also three-step targets where the paper has one-step ones: without them LunarLander takes far longer than
+# minutes.
 SMALL_FAMILY: dict[str, dict[str, Any]] = {
     "box2d": {
         "n_step": 3,
@@ -87,71 +91,64 @@ SMALL_FAMILY: dict[str, dict[str, Any]] = {
     }
 }
 
-PAPERS = {
-    "dqn": Paper(DQNConfig, DQN, SMALL),
-    "double-dqn": Paper(DQNConfig, DOUBLE, SMALL | {"double": True}),
-    "dueling-dqn": Paper(DQNConfig, DUELING, SMALL | {"double": True, "dueling": True}),
-    "per-dqn": Paper(DQNConfig, PER, SMALL | {"double": True}, PRIORITY),
-    "c51": Paper(C51Config, C51, SMALL_ATOMS),
-    "rainbow": Paper(RainbowConfig, RAINBOW, SMALL_RAINBOW, RAINBOW_PRIORITY, least=20_000),
+VARIANTS = {
+    "dqn": DQNVariant(DQNConfig, DQN, SMALL),
+    "double-dqn": DQNVariant(DQNConfig, DOUBLE, SMALL | {"double": True}),
+    "dueling-dqn": DQNVariant(DQNConfig, DUELING, SMALL | {"double": True, "dueling": True}),
+    "per-dqn": DQNVariant(DQNConfig, PER, SMALL | {"double": True}, PRIORITY),
+    "c51": DQNVariant(C51Config, C51, SMALL_ATOMS),
+    "rainbow": DQNVariant(RainbowConfig, RAINBOW, SMALL_RAINBOW, RAINBOW_PRIORITY, learning_starts=20_000),
 }
 
 
-def _env(wish: RecipeArgs, first: str, copies: int) -> EnvConfig:
-    return envs.resolve(wish.env or first, wish.envs or copies)
-
-
-def atari(name: str, wish: RecipeArgs) -> Experiment:
-    """The paper's numbers; several envs in step, with as many updates as the paper makes for their steps."""
-    paper = PAPERS[name]
-    env = _env(wish, "Pong-v5", ATARI_ENVS)
-    if isinstance(env, envs.EnvPool):
-        env = dataclasses.replace(env, settings=envs.preprocessing(clip_rewards=True, life_loss=True))
+def atari_experiment(name: str, args: RecipeArgs) -> Experiment[Transition]:
+    """Return the paper's settings, with several envs and as many updates per env step as the paper makes."""
+    variant = VARIANTS[name]
+    env = resolve_atari(args, ATARI_ENVS)
     return Experiment(
         env,
-        paper.kind(**paper.atari),
+        variant.config(**variant.atari),
         Sync(
-            UpdateSchedule(32, max(1, env.envs // 4), overlap=True),  # one update every four steps
+            UpdateSchedule(32, max(1, env.envs // 4), overlap=True),  # one update per four env steps
             replay_capacity=1_000_000,
-            learning_starts=max(1, paper.least // env.envs),
-            priority=paper.priority,
+            learning_starts=max(1, variant.learning_starts // env.envs),
+            priority=variant.priority,
             recreate_every=0,  # games are long: a resumed run starts new ones
         ),
         Inline(),
         until=Until(env_steps=FRAMES // 4),
-        device=wish.device,
+        device=args.device,
         recipe=name,
     )
 
 
-def small(name: str, wish: RecipeArgs) -> Experiment:
-    """Small nets for classic control, Box2D, Catch and their like."""
-    paper = PAPERS[name]
-    env_id = wish.env or "CartPole-v1"
-    env = envs.resolve(env_id, wish.envs or 8)
-    learning = max(1, cores() // 2)
-    if isinstance(env, envs.EnvPool):
-        env = dataclasses.replace(env, threads=max(1, cores() - learning))
-    priority = (
-        dataclasses.replace(paper.priority, beta_anneal_batches=50_000) if paper.priority.alpha else UNIFORM
-    )
+def small_experiment(name: str, args: RecipeArgs) -> Experiment[Transition]:
+    """Return small networks for classic control, Box2D, Catch and similar tasks."""
+    variant = VARIANTS[name]
+    env_id = args.env or DEFAULT_ENV
+    env = envs.resolve(env_id, args.envs or 8)
+    threads = learner_threads()
+    priority = variant.priority
+    if priority.alpha:
+        priority = dataclasses.replace(priority, beta_anneal_batches=50_000)
     return Experiment(
-        env,
-        paper.kind(**paper.small | SMALL_FAMILY.get(envs.family(env_id), {})),
+        with_threads(env, cores() - threads),
+        variant.config(**variant.small | SMALL_FAMILY.get(envs.family(env_id), {})),
         Sync(
             UpdateSchedule(128, max(1, env.envs // 2), overlap=True),
             100_000,
             learning_starts=max(1, 1000 // env.envs),
             priority=priority,
         ),
-        Inline(threads=learning),
+        Inline(threads=threads),
         until=Until(minutes=10),
-        device=wish.device,
+        device=args.device,
         recipe=name,
     )
 
 
-# What pays on a few cores: the net of 2013, double, dueling, three steps, priorities, larger steps.
+# Fast on a few cores: the network of Mnih et al. 2013, double, dueling, three-step targets, prioritized
+# replay, larger learning rate.
 ATARI_CPU: dict[str, Any] = SMALL | {
     "layer_norm": False,
     "double": True,
@@ -167,15 +164,11 @@ ATARI_CPU: dict[str, Any] = SMALL | {
 }
 
 
-def atari_cpu(wish: RecipeArgs) -> Experiment:
-    """Atari in an hour or a night on a few cores."""
-    env = _env(wish, "Pong-v5", 16)
-    learning = max(1, cores() // 2)
-    if isinstance(env, envs.EnvPool):
-        settings = envs.preprocessing(clip_rewards=True, life_loss=True)
-        env = dataclasses.replace(env, settings=settings, threads=max(1, cores() - learning))
+def atari_cpu_experiment(args: RecipeArgs) -> Experiment[Transition]:
+    """Return settings that learn Atari games in hours on a few cores."""
+    env, threads = resolve_atari(args, 16), learner_threads()
     return Experiment(
-        env,
+        with_threads(env, cores() - threads),
         DQNConfig(**ATARI_CPU),
         Sync(
             UpdateSchedule(32, max(1, env.envs // 4), overlap=True),
@@ -184,39 +177,34 @@ def atari_cpu(wish: RecipeArgs) -> Experiment:
             priority=PriorityConfig(alpha=0.5, beta=0.4, beta_end=1.0, beta_anneal_batches=200_000),
             recreate_every=0,
         ),
-        Inline(threads=learning),
+        Inline(threads=threads),
         until=Until(minutes=60),
-        device=wish.device,
+        device=args.device,
         recipe="dqn-cpu",
     )
 
 
-def fitting(name: str, wish: RecipeArgs) -> Experiment:
-    """Atari as in the paper, everything else small."""
-    return atari(name, wish) if envs.family(wish.env or "CartPole-v1") == "atari" else small(name, wish)
+def default_experiment(name: str, args: RecipeArgs) -> Experiment[Transition]:
+    """Return the paper's settings for Atari games, small networks for other tasks."""
+    is_atari = envs.family(args.env or DEFAULT_ENV) == "atari"
+    return atari_experiment(name, args) if is_atari else small_experiment(name, args)
+
+
+def _recipe(name: str, description: str) -> Recipe:
+    return Recipe(name, description, DEFAULT_ENV, partial(default_experiment, name))
 
 
 RECIPES = [
+    _recipe("dqn", "DQN: the paper's settings on Atari, small networks elsewhere"),
+    _recipe("double-dqn", "DQN with targets that select actions by the online network"),
+    _recipe("dueling-dqn", "Double DQN with value and advantage streams"),
+    _recipe("per-dqn", "Double DQN with prioritized replay"),
+    _recipe("c51", "C51: DQN with categorical value distributions"),
     Recipe(
-        "dqn",
-        "DQN: the paper's numbers on Atari, small nets elsewhere",
-        "CartPole-v1",
-        partial(fitting, "dqn"),
+        "dqn-cpu",
+        "Atari on a few cores: double, dueling, three-step targets, prioritized replay",
+        "Pong-v5",
+        atari_cpu_experiment,
     ),
-    Recipe(
-        "double-dqn",
-        "DQN whose online net chooses and target net judges",
-        "CartPole-v1",
-        partial(fitting, "double-dqn"),
-    ),
-    Recipe(
-        "dueling-dqn",
-        "Double DQN with value and advantage streams",
-        "CartPole-v1",
-        partial(fitting, "dueling-dqn"),
-    ),
-    Recipe("per-dqn", "Double DQN from a prioritized replay", "CartPole-v1", partial(fitting, "per-dqn")),
-    Recipe("c51", "DQN with categorical values", "CartPole-v1", partial(fitting, "c51")),
-    Recipe("dqn-cpu", "Atari on a few cores: double, dueling, three steps, priorities", "Pong-v5", atari_cpu),
-    Recipe("rainbow", "All six improvements together", "CartPole-v1", partial(fitting, "rainbow")),
+    _recipe("rainbow", "Rainbow: DQN with all six improvements"),
 ]

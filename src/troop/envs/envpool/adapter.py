@@ -1,10 +1,10 @@
-"""EnvPool, C++ simulators in batches, as VectorEnv.
+"""EnvPool (batched C++ simulators) as a VectorEnv.
 
-An observation of several arrays (DMC) is concatenated in the order of EnvPool's own observation spec; a
-scalar takes one column; pictures are planes, channels first. Playground's `state` is `obs`; of its
-`privileged_state`, which begins with a copy of `state`, `privileged` keeps what comes after the copy. EnvPool
-resets an env in the step after its end: that row is `valid=False`.
-A termination on the very step of the time limit is reported by EnvPool, and so here, as a truncation.
+Observations of several arrays (DMC) are concatenated in the order of EnvPool's own spec; a scalar takes one
+column; images are channels first. MuJoCo Playground's `state` is `obs`; its `privileged_state` repeats
+`state` and then adds columns, and only these are `privileged`. EnvPool uses next-step autoreset: the row
+after an episode end has `valid` False. EnvPool, and so this adapter, reports a termination in the very step
+of the time limit as a truncation.
 """
 
 from __future__ import annotations
@@ -21,16 +21,20 @@ from torch import Tensor
 from troop.core.config import bounded, suggest
 from troop.core.env import PRIVILEGED, Continuous, Discrete, EnvSpec, Obs, Step, VectorEnv
 from troop.core.errors import BadInput, SetupProblem
-from troop.envs.envpool.atari import Setting, evaluation_settings
-from troop.envs.envpool.catalog import unknown_id
+from troop.envs.actions import ActionBounds
+from troop.envs.envpool.atari import evaluation_settings
 from troop.envs.envpool.lazy_import import import_envpool
 from troop.envs.envpool.slim_assets import slim_base_path
-from troop.envs.envpool.spaces import leaves_of
+from troop.envs.envpool.spaces import observation_arrays
 from troop.envs.guard import EnvGuard
-from troop.envs.observations import Bounds, Leaf, Packer, name_leaves, spread
+from troop.envs.observations import ObsArray, ObsConverter, assign_names
+from troop.envs.seeding import hash_seed
+from troop.envs.settings import Setting
+from troop.envs.unknown_env import unknown_env
 
-RENDERING = {"render_mode", "from_pixels", "render_width", "render_height", "render_camera_id"}
-OURS = (
+RENDER_OPTIONS = {"render_mode", "from_pixels", "render_width", "render_height", "render_camera_id"}
+# Options that the adapter sets itself; `EnvPool.settings` may not contain them.
+ADAPTER_OPTIONS = (
     "num_envs",
     "batch_size",
     "num_threads",
@@ -43,56 +47,55 @@ OURS = (
 
 @dataclass(frozen=True)
 class EnvPool:
-    """A task of EnvPool; `settings` are EnvPool's own, such as ("push_enable", False)."""
+    """Config of an EnvPool task; `settings` are options of EnvPool, such as ("push_enable", False)."""
 
     id: str
     envs: int = bounded(16, low=1, high=2**20 - 1)
-    threads: int = bounded(0, low=0)  # of the simulator; 0: as many as there are cores
+    threads: int = bounded(0, low=0)  # simulator threads; 0: one per core
     settings: tuple[Setting, ...] = ()
-    slim_assets: bool = True  # models without what only a camera sees: 1,024 robots start in seconds
+    slim_assets: bool = True  # build MuJoCo models without render-only textures and meshes: starts faster
 
     @property
     def spec(self) -> EnvSpec:
-        """Shapes and names; only tasks with privileged observations need two small simulators for it."""
-        plan = _plan(self.id, self.settings, self.slim_assets)
-        fields = dict(plan.packer.fields)
-        return EnvSpec(self.id, fields, plan.action, self.envs, plan.limit)
+        """The spec; builds no simulator, except two small ones for tasks with privileged observations."""
+        layout = _layout(self.id, self.settings, self.slim_assets)
+        return EnvSpec(self.id, dict(layout.converter.fields), layout.action, self.envs, layout.episode_limit)
 
     def make(self, seed: int, device: str = "cpu") -> VectorEnv:
-        """The live env."""
+        """Build the simulators, guarded against non-finite rows. Raises SetupProblem if EnvPool fails."""
         return EnvGuard(EnvPoolEnv(self, seed, device))
 
     def with_envs(self, envs: int) -> Self:
-        """The same env with another number of copies."""
+        """Return a copy of this config with `envs` envs."""
         return dataclasses.replace(self, envs=envs)
 
     def for_evaluation(self) -> Self:
-        """Whole games and rewards as they are, where the settings of a game say otherwise."""
+        """Return the config without Atari's training settings: full games and unclipped rewards."""
         settings = evaluation_settings(self.settings)
         return self if settings == self.settings else dataclasses.replace(self, settings=settings)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How to talk with one task: found once, from EnvPool's spec."""
+class EnvPoolLayout:
+    """Observations, actions and asset path of one task, derived from EnvPool's spec."""
 
-    packer: Packer
+    converter: ObsConverter
     action: Continuous | Discrete
-    bounds: Bounds | None
-    shape: tuple[int, ...]
-    first_choice: int
-    limit: int | None
-    base_path: str
+    bounds: ActionBounds | None  # None if the actions are discrete
+    action_shape: tuple[int, ...]
+    min_action: int  # EnvPool's number for discrete action 0
+    episode_limit: int | None
+    base_path: str  # directory of the task's assets
 
 
 class EnvPoolEnv:
-    """A pool of simulators; `send` returns at once, the C++ threads work until `recv`."""
+    """A pool of simulators; the C++ threads step between `send` and `recv`."""
 
     def __init__(self, cfg: EnvPool, seed: int, device: str, **options: Any) -> None:  # noqa: ANN401
         self.cfg = cfg
         self.spec = cfg.spec
         self.device = torch.device(device)
-        self._plan = _plan(cfg.id, cfg.settings, cfg.slim_assets)
+        self._layout = _layout(cfg.id, cfg.settings, cfg.slim_assets)
         self._options = options
         self.pool: Any = None
         self._used = False
@@ -100,73 +103,80 @@ class EnvPoolEnv:
         self._build(seed)
 
     def reset(self, seed: int) -> Step:
-        """Start every env anew; EnvPool takes a seed only when it is built, so a used pool is built again."""
+        """Start a new episode in every env; all rows have `valid` False.
+
+        EnvPool takes a seed only at construction, so this rebuilds the pool unless it is new and has `seed`.
+        """
         if self.pool is None or seed != self._seed or self._used:
             self._build(seed)
         self._used = True
         raw, _ = self.pool.reset()
-        obs = self._plan.packer.pack(raw, self.device)
+        obs = self._layout.converter.convert(raw, self.device)
         self._ended[:] = False
-        never = torch.zeros(self.spec.envs, dtype=torch.bool, device=self.device)
-        return Step(obs, obs, torch.zeros(self.spec.envs, device=self.device), never, never, never)
+        false = torch.zeros(self.spec.envs, dtype=torch.bool, device=self.device)
+        return Step(obs, obs, torch.zeros(self.spec.envs, device=self.device), false, false, false)
 
     def send(self, action: Tensor) -> None:
-        """Begin a step and return at once."""
-        plan = self._plan
-        if plan.bounds is None:
-            given = action.detach().cpu().numpy().astype(np.int32) + plan.first_choice
+        """Start a step and return at once."""
+        layout = self._layout
+        if layout.bounds is None:
+            raw_action = action.detach().cpu().numpy().astype(np.int32) + layout.min_action
         else:
-            given = plan.bounds.stretch(action).reshape(self.spec.envs, *plan.shape)
-        self.pool.send(given)
+            raw_action = layout.bounds.rescale(action).reshape(self.spec.envs, *layout.action_shape)
+        self.pool.send(raw_action)
 
     def recv(self) -> Step:
-        """The answer to the last `send`."""
+        """Wait for the step that the last `send` started and return its result."""
         raw, reward, terminated, truncated, _ = self.pool.recv()
-        ended = self._ended
-        if ended.any():
-            # These rows only open an episode; DMC nevertheless reports a reward for them.
-            reward = np.where(ended, np.float32(0), reward)
-            terminated, truncated = terminated & ~ended, truncated & ~ended
+        was_reset = self._ended
+        if was_reset.any():
+            # These rows hold only a first observation, but DMC reports a reward for them.
+            reward = np.where(was_reset, np.float32(0), reward)
+            terminated, truncated = terminated & ~was_reset, truncated & ~was_reset
         self._ended = terminated | truncated
-        obs = self._plan.packer.pack(raw, self.device)
+        obs = self._layout.converter.convert(raw, self.device)
         return Step(
             obs,
             obs,
             torch.from_numpy(reward).to(self.device),
             torch.from_numpy(terminated).to(self.device),
             torch.from_numpy(truncated).to(self.device),
-            torch.from_numpy(~ended).to(self.device),
+            torch.from_numpy(~was_reset).to(self.device),
         )
 
     def step(self, action: Tensor) -> Step:
-        """`send` and `recv` in one."""
+        """`send` followed by `recv`."""
         self.send(action)
         return self.recv()
 
     def restart(self, rows: Tensor) -> Obs:
-        """Reset only these rows; not between `send` and `recv`."""
-        chosen = rows.cpu().numpy().astype(np.int32)
-        raw, _ = self.pool.reset(chosen)
-        self._ended[chosen] = False
-        return self._plan.packer.pack(raw, self.device)
+        """Restart the envs `rows` and return their first observations; not between `send` and `recv`."""
+        indices = rows.cpu().numpy().astype(np.int32)
+        raw, _ = self.pool.reset(indices)
+        self._ended[indices] = False
+        return self._layout.converter.convert(raw, self.device)
 
     def close(self) -> None:
-        """Give back threads and memory; may be called twice."""
+        """Release threads and memory; further calls have no effect."""
         if self.pool is not None:
             self.pool.close()
             self.pool = None
 
     def _build(self, seed: int) -> None:
         self.close()
-        options = {"base_path": self._plan.base_path, **dict(self.cfg.settings), **self._options}
-        self.pool = _make(
-            self.cfg.id, num_envs=self.spec.envs, num_threads=self.cfg.threads, seed=spread(seed), **options
+        options = {"base_path": self._layout.base_path, **dict(self.cfg.settings), **self._options}
+        self.pool = _make_pool(
+            self.cfg.id,
+            num_envs=self.spec.envs,
+            num_threads=self.cfg.threads,
+            seed=hash_seed(seed),
+            **options,
         )
         self._seed, self._used = seed, False
         self._ended = np.zeros_like(self._ended)
 
 
-def _make(id: str, **options: Any) -> Any:  # noqa: ANN401 - EnvPool's classes are made at run time
+def _make_pool(id: str, **options: Any) -> Any:  # noqa: ANN401 - EnvPool's classes are made at run time
     try:
         return import_envpool().make_gymnasium(id, **options)
     except (RuntimeError, ImportError, OSError, MemoryError) as error:
@@ -174,65 +184,74 @@ def _make(id: str, **options: Any) -> Any:  # noqa: ANN401 - EnvPool's classes a
 
 
 @lru_cache(maxsize=64)
-def _plan(id: str, settings: tuple[Setting, ...], slim: bool) -> Plan:
+def _layout(id: str, settings: tuple[Setting, ...], slim_assets: bool) -> EnvPoolLayout:
     spec = envpool_spec(id, settings)
     config = spec.config
     if config.max_num_players > 1:
-        raise BadInput(f"'{id}' is a game for {config.max_num_players} players; Troop trains one agent.")
+        raise BadInput(
+            f"EnvPool task '{id}' has {config.max_num_players} players; Troop trains a single agent."
+        )
     from envpool.registration import registry
 
     module, base_path = registry.specs[id][0], config.base_path
-    watched = any(name in ("render_mode", "from_pixels", "base_path") for name, _ in settings)
-    if slim and not watched:
+    needs_stock = any(name in ("render_mode", "from_pixels", "base_path") for name, _ in settings)
+    if slim_assets and not needs_stock:
         base_path = slim_base_path(id, module, base_path)
-    leaves = leaves_of(spec, module)
-    if any(leaf.name == PRIVILEGED for leaf in leaves):
-        leaves = _without_copy(leaves, id, {**dict(settings), "base_path": base_path})
+    arrays = observation_arrays(spec, module)
+    if any(array.name == PRIVILEGED for array in arrays):
+        arrays = _skip_copied_state(arrays, id, {**dict(settings), "base_path": base_path})
+    converter = ObsConverter(assign_names(arrays), id)
     limit = config.max_episode_steps if 0 < config.max_episode_steps < 2**31 - 1 else None
     space = spec.gymnasium_action_space
     kind = type(space).__name__
-    packer = Packer(name_leaves(leaves), id)
     if kind == "Discrete":
-        return Plan(packer, Discrete(int(space.n)), None, (), int(space.start), limit, base_path)
+        return EnvPoolLayout(converter, Discrete(int(space.n)), None, (), int(space.start), limit, base_path)
     if kind != "Box" or not np.issubdtype(space.dtype, np.floating):
-        raise BadInput(f"The actions of '{id}' are {space}; Troop knows one box of numbers or one choice.")
-    bounds = Bounds.of(space.low, space.high)
-    return Plan(packer, bounds.action, bounds, space.shape, 0, limit, base_path)
+        raise BadInput(
+            f"The action space of '{id}' is {space}; "
+            "Troop supports one floating-point Box or one Discrete space."
+        )
+    bounds = ActionBounds.from_box(space.low, space.high)
+    return EnvPoolLayout(converter, bounds.spec, bounds, space.shape, 0, limit, base_path)
 
 
 def envpool_spec(id: str, settings: tuple[Setting, ...]) -> Any:  # noqa: ANN401
-    """EnvPool's own spec of a task with these settings; BadInput for a name it does not know."""
+    """Return EnvPool's own spec of a task with these settings.
+
+    Raises BadInput for an unknown id or setting, SetupProblem if a library that the task needs is missing.
+    """
     envpool = import_envpool()
     if id not in envpool.list_all_envs():
-        raise unknown_id(id, envpool.list_all_envs())
+        raise unknown_env(id, envpool.list_all_envs())
     try:
-        known = set(envpool.make_spec(id).config._fields) | RENDERING
+        known = set(envpool.make_spec(id).config._fields) | RENDER_OPTIONS
     except ImportError as error:
-        raise SetupProblem(f"'{id}' needs what this machine does not have: {error}") from error
+        raise SetupProblem(f"EnvPool task '{id}' needs a library that is not installed: {error}") from error
     for name, _ in settings:
-        if name in OURS or name not in known:
-            close = "".join(f"; did you mean '{word}'?" for word in suggest(name, known - set(OURS), 1))
-            raise BadInput(f"EnvPool task '{id}' has no setting '{name}'{close or '.'}")
+        if name in ADAPTER_OPTIONS or name not in known:
+            similar = suggest(name, known - set(ADAPTER_OPTIONS), 1)
+            hint = f"; did you mean '{similar[0]}'?" if similar else "."
+            raise BadInput(f"EnvPool task '{id}' has no setting '{name}'{hint}")
     try:
         return envpool.make_spec(id, **dict(settings))
     except (RuntimeError, TypeError, ValueError) as error:
-        raise BadInput(f"EnvPool cannot make '{id}' with settings {dict(settings)}: {error}") from error
+        raise BadInput(f"EnvPool rejects the settings {dict(settings)} of '{id}': {error}") from error
 
 
-def _without_copy(leaves: list[Leaf], id: str, options: dict[str, Any]) -> list[Leaf]:
-    """Let `privileged` skip its copy of `state`, if a short rollout shows that it begins with one."""
-    state = next((leaf for leaf in leaves if leaf.path == ("state",)), None)
+def _skip_copied_state(arrays: list[ObsArray], id: str, options: dict[str, Any]) -> list[ObsArray]:
+    """Drop the leading columns of `privileged` if a short rollout shows that they always equal `state`."""
+    state = next((array for array in arrays if array.path == ("state",)), None)
     if state is None:
-        return leaves
-    pool = _make(id, num_envs=2, num_threads=1, seed=1, **options)
+        return arrays
+    pool = _make_pool(id, num_envs=2, num_threads=1, seed=1, **options)
     raw, _ = pool.reset()
-    copied = True
+    is_copy = True
     random = np.random.default_rng(0)
     for _ in range(5):
         public, private = (raw[name].reshape(2, -1) for name in ("state", "privileged_state"))
-        copied = copied and np.array_equal(private[:, : state.width], public)
+        is_copy = is_copy and np.array_equal(private[:, : state.width], public)
         raw = pool.step(random.uniform(-1, 1, (2, *pool.action_space.shape)))[0]
     pool.close()
-    if not copied:
-        return leaves
-    return [dataclasses.replace(x, skip=state.width) if x.name == PRIVILEGED else x for x in leaves]
+    if not is_copy:
+        return arrays
+    return [dataclasses.replace(x, skip_columns=state.width) if x.name == PRIVILEGED else x for x in arrays]

@@ -1,4 +1,4 @@
-"""Which tasks EnvPool has and of which family each is, without the two seconds of importing it."""
+"""The list of EnvPool's tasks, cached on disk because importing EnvPool takes two seconds."""
 
 from __future__ import annotations
 
@@ -7,46 +7,34 @@ import importlib.metadata
 import importlib.util
 import json
 import logging
-from collections.abc import Iterable
 from functools import lru_cache
 
-from troop.core.config import suggest
-from troop.core.errors import BadInput
 from troop.envs.envpool.lazy_import import import_envpool
-from troop.envs.user_cache import cache_folder, write_whole
+from troop.envs.user_cache import user_cache_dir, write_atomically
 
 log = logging.getLogger(__name__)
 
 
-def unknown_id(id: str, known: Iterable[str]) -> BadInput:
-    """The error for a misspelt id, with the nearest right ones."""
-    close = suggest(id, known)
-    if not close:
-        return BadInput(f"Unknown env '{id}'; `troop envs` lists all there are.")
-    said = " or ".join(f"'{name}'" for name in close)
-    return BadInput(f"Unknown env '{id}'; did you mean {said}?")
-
-
 @lru_cache(maxsize=1)
 def modules() -> dict[str, str]:
-    """Every EnvPool id with the EnvPool module that implements it; empty if EnvPool is not installed."""
-    found = importlib.util.find_spec("envpool")
-    if found is None:
+    """Return, for every EnvPool id, the EnvPool module that implements it; {} if EnvPool is not installed."""
+    spec = importlib.util.find_spec("envpool")
+    if spec is None:
         return {}
     version = importlib.metadata.version("envpool")
-    digest = hashlib.sha256(str(found.origin).encode()).hexdigest()[:12]
-    path = cache_folder() / f"envpool-{version}-{digest}.json"
+    digest = hashlib.sha256(str(spec.origin).encode()).hexdigest()[:12]
+    path = user_cache_dir() / f"envpool-{version}-{digest}.json"
     try:
-        known: dict[str, str] = json.loads(path.read_text())
-        return known
+        cached: dict[str, str] = json.loads(path.read_text())
+        return cached
     except (OSError, ValueError):
         pass
     import_envpool()
     from envpool.registration import registry
 
-    known = {id: entry[0] for id, entry in registry.specs.items()}
+    module_by_id = {id: entry[0] for id, entry in registry.specs.items()}
     try:
-        write_whole(path, json.dumps(known))
+        write_atomically(path, json.dumps(module_by_id))
     except OSError as error:
-        log.warning("Cannot remember EnvPool's list of tasks: %s", error)
-    return known
+        log.warning("Cannot cache the list of EnvPool tasks in %s: %s", path, error)
+    return module_by_id

@@ -1,4 +1,4 @@
-"""EnvPool without its families: importing all of them takes seconds, a run wants one."""
+"""Import of EnvPool without its task families: all of them take seconds to import, and a run uses one."""
 
 from __future__ import annotations
 
@@ -14,34 +14,41 @@ from troop.core.errors import SetupProblem
 
 
 def import_envpool() -> ModuleType:
-    """EnvPool, or a SetupProblem that says how to get it; a family is imported when a task of it is made."""
+    """Import EnvPool and return it; a family is imported when one of its tasks is built.
+
+    Raises SetupProblem if EnvPool is missing or cannot be imported.
+    """
     try:
-        with _families_put_off():
+        with _families_deferred():
             import envpool
     except ImportError as error:
         if not has_envpool():
             raise SetupProblem("EnvPool is not installed; try: pip install 'trooprl[envpool]'.") from error
         raise SetupProblem(f"EnvPool is installed but cannot be imported: {error}") from error
-    # EnvPool's spaces have bounds in double precision, and Gymnasium warns of every one it rounds.
+    # EnvPool declares bounds in double precision, and Gymnasium warns about each one that it rounds.
     warnings.filterwarnings("ignore", message=".*precision lowered by casting", category=UserWarning)
     module: ModuleType = envpool
     return module
 
 
 def has_envpool() -> bool:
-    """Whether EnvPool is installed."""
+    """Return whether EnvPool is installed."""
     return importlib.util.find_spec("envpool") is not None
 
 
 @contextlib.contextmanager
-def _families_put_off() -> Iterator[None]:
-    """Inside, of a family's package only `registration` is executed, which names its tasks."""
-    waiting = {} if "envpool" in sys.modules else _packages()
-    sys.modules.update(waiting)
+def _families_deferred() -> Iterator[None]:
+    """While active, importing EnvPool runs only the `registration` module of each family.
+
+    Unexecuted placeholder packages in `sys.modules` stand in for the families and are removed afterwards, so
+    that the first use of a family imports it normally.
+    """
+    placeholders = {} if "envpool" in sys.modules else _placeholder_packages()
+    sys.modules.update(placeholders)
     try:
         yield
     finally:
-        for name, package in waiting.items():
+        for name, package in placeholders.items():
             if sys.modules.get(name) is package:
                 del sys.modules[name]
             parent, _, last = name.rpartition(".")
@@ -49,13 +56,13 @@ def _families_put_off() -> Iterator[None]:
                 delattr(sys.modules[parent], last)
 
 
-def _packages() -> dict[str, ModuleType]:
-    """A package for every family, found but not executed."""
+def _placeholder_packages() -> dict[str, ModuleType]:
+    """Return an unexecuted package for every folder of EnvPool that has a `registration` module."""
     packages: dict[str, ModuleType] = {}
-    found = importlib.util.find_spec("envpool")
-    if found is None or found.origin is None:
+    envpool_spec = importlib.util.find_spec("envpool")
+    if envpool_spec is None or envpool_spec.origin is None:
         return packages
-    root = Path(found.origin).parent
+    root = Path(envpool_spec.origin).parent
     for path in root.rglob("registration.py"):
         if (folder := path.parent) == root:
             continue

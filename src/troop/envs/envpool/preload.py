@@ -1,8 +1,8 @@
-"""Imported for its effect: EnvPool is loaded, in a process from which those that use it are forked."""
+"""Importing this module imports EnvPool if it is available; the fork server imports it before it forks."""
 
 import contextlib
 
 from troop.envs.envpool.lazy_import import import_envpool
 
-with contextlib.suppress(Exception):  # whoever needs it will say so
+with contextlib.suppress(Exception):  # a process that uses EnvPool raises the error itself
     import_envpool()

@@ -1,4 +1,4 @@
-"""What EnvPool's observation specs are in our words."""
+"""Translation of EnvPool's observation specs to `ObsArray`s."""
 
 from __future__ import annotations
 
@@ -10,43 +10,48 @@ import torch
 
 from troop.core.env import OBS, PRIVILEGED
 from troop.envs.images import looks_like_image
-from troop.envs.observations import Leaf
+from troop.envs.observations import ObsArray
 
-WIDEST_ONE_HOT = 1024  # an integer observation of more values than this is a number, not a name
+MAX_ONE_HOT = 1024  # an integer observation with more values than this is a number, not a category
 
-# Of these it was seen that each step adds one picture and that an episode opens as `Field.stack` says.
-# VizDoom stacks as well, but now and then a row of it does not go on from the row before.
-STACKED = ("envpool.atari",)
+# Modules whose stacked images satisfy `Field.stack`; verified row by row for Atari. VizDoom stacks frames as
+# well, but occasionally a row does not continue the frames of the row before it.
+STACKED_MODULES = ("envpool.atari",)
 
-# MiniGrid names what it sees in a cell by kind (unseen, empty, wall, floor, door, key, ball, box, goal, lava,
-# agent), colour and state (open, closed, locked).
-CELL = (11, 6, 3)
+# MiniGrid describes a cell by object (unseen, empty, wall, floor, door, key, ball, box, goal, lava, agent),
+# colour and state (open, closed, locked): the number of values of each.
+MINIGRID_CHANNELS = (11, 6, 3)
 
 
-def leaves_of(spec: Any, module: str) -> list[Leaf]:  # noqa: ANN401 - EnvPool's specs are made at run time
-    """The arrays a task observes, in the order EnvPool declares them."""
-    arrays = {key: array for key, array in spec.state_array_spec.items() if key.split(":")[0] == OBS}
-    leaves = [_leaf(key, array, alone=len(arrays) == 1) for key, array in arrays.items()]
-    if module in STACKED:
+def observation_arrays(spec: Any, module: str) -> list[ObsArray]:  # noqa: ANN401 - classes made at run time
+    """Return the observation arrays of a task in the order in which EnvPool declares them."""
+    specs = {key: array for key, array in spec.state_array_spec.items() if key.split(":")[0] == OBS}
+    arrays = [_array(key, array, only_array=len(specs) == 1) for key, array in specs.items()]
+    if module in STACKED_MODULES:
         frames = int(spec.config.stack_num)
-        return [replace(leaf, stack=frames) if leaf.kind == "image" else leaf for leaf in leaves]
+        return [replace(x, stack=frames) if x.encoding == "image" else x for x in arrays]
     if module == "envpool.minigrid":
-        # The mission is a text: no network here reads, and most tasks have only one.
-        seen = [leaf for leaf in leaves if leaf.path != ("mission",)]
-        return [replace(x, kind="symbols", symbols=CELL) if x.kind == "image" else x for x in seen]
-    return leaves
+        # The mission is a text, which no network in Troop reads; most tasks have only one.
+        return [_categorical(x) for x in arrays if x.path != ("mission",)]
+    return arrays
 
 
-def _leaf(key: str, array: Any, alone: bool) -> Leaf:  # noqa: ANN401 - EnvPool's ArraySpec
-    name = key.partition(":")[2]
-    path = tuple(name.split(".")) if name else ()
-    shape = tuple(int(size) for size in array.shape if size != -1)
-    group = PRIVILEGED if name == "privileged_state" else OBS
-    if looks_like_image(shape, np.dtype(array.dtype), array.minimum, array.maximum, alone):
-        dtype = torch.uint8 if array.dtype == np.uint8 else torch.float32
-        return Leaf(path, shape, "image", group, dtype=dtype)
-    if np.issubdtype(array.dtype, np.integer) and shape == ():
-        first, last = int(np.min(array.minimum)), int(np.max(array.maximum))
-        if 0 <= last - first < WIDEST_ONE_HOT:
-            return Leaf(path, shape, "one_hot", group, choices=last - first + 1, first=first)
-    return Leaf(path, shape, "vector", group)
+def _categorical(array: ObsArray) -> ObsArray:
+    if array.encoding != "image":
+        return array
+    return replace(array, encoding="categorical_image", channel_choices=MINIGRID_CHANNELS)
+
+
+def _array(key: str, spec: Any, only_array: bool) -> ObsArray:  # noqa: ANN401 - EnvPool's ArraySpec
+    backend_name = key.partition(":")[2]
+    path = tuple(backend_name.split(".")) if backend_name else ()
+    shape = tuple(int(size) for size in spec.shape if size != -1)
+    name = PRIVILEGED if backend_name == "privileged_state" else OBS
+    if looks_like_image(shape, np.dtype(spec.dtype), spec.minimum, spec.maximum, only_array):
+        dtype = torch.uint8 if spec.dtype == np.uint8 else torch.float32
+        return ObsArray(path, shape, "image", name, dtype=dtype)
+    if np.issubdtype(spec.dtype, np.integer) and shape == ():
+        low, high = int(np.min(spec.minimum)), int(np.max(spec.maximum))
+        if 0 <= high - low < MAX_ONE_HOT:
+            return ObsArray(path, shape, "one_hot", name, choices=high - low + 1, min_value=low)
+    return ObsArray(path, shape, "vector", name)

@@ -1,7 +1,8 @@
-"""FastTD3's tuned reward for the Playground humanoids, as settings of EnvPool.
+"""FastTD3's tuned reward weights for the MuJoCo Playground humanoids, as settings of EnvPool.
 
-Seo et al., 2025 (arXiv 2505.22642): with PPO's default weights FastTD3 finds other, worse gaits; it needs
-stronger penalties. The paper tunes them for the G1 and reuses them for the T1; pushes are off as well.
+Seo et al., 2025 (arXiv 2505.22642): with the default weights, which were tuned for PPO, FastTD3 learns worse
+gaits and needs stronger penalties. The paper tunes the weights on the G1, reuses them for the T1, and
+disables random pushes.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ G1: tuple[tuple[str, float], ...] = (
 
 
 def tuned_reward(id: str) -> tuple[tuple[str, float | bool], ...]:
-    """The settings for a G1 or T1 joystick task, those that the task has; nothing for any other env."""
+    """Return the settings for a G1 or T1 joystick task, limited to those the task has; () for other envs."""
     name = id.rpartition("/")[2]
     if not name.startswith(("G1Joystick", "T1Joystick")):
         return ()
     known = envpool_spec(id, ()).config._fields
-    wanted: tuple[tuple[str, float | bool], ...] = (*G1, ("push_enable", False))
-    return tuple((key, value) for key, value in wanted if key in known)
+    settings: tuple[tuple[str, float | bool], ...] = (*G1, ("push_enable", False))
+    return tuple((key, value) for key, value in settings if key in known)

@@ -1,4 +1,4 @@
-"""What Gymnasium's spaces are in our words."""
+"""Translation of Gymnasium's observation and action spaces."""
 
 from __future__ import annotations
 
@@ -9,43 +9,56 @@ import torch
 
 from troop.core.env import OBS, PRIVILEGED, Continuous, Discrete
 from troop.core.errors import BadInput
+from troop.envs.actions import ActionBounds
 from troop.envs.images import looks_like_image
-from troop.envs.observations import Bounds, Leaf
+from troop.envs.observations import ObsArray
 
 
-def leaves_of(space: Any, id: str, path: tuple[str | int, ...] = ()) -> list[Leaf]:  # noqa: ANN401
-    """The arrays of an observation space in key order; what lies under a key `privileged` keeps that name."""
+def observation_arrays(space: Any, id: str, path: tuple[str | int, ...] = ()) -> list[ObsArray]:  # noqa: ANN401
+    """Return the arrays of an observation space in the order of its keys.
+
+    Arrays below a top-level key `privileged` get that name, all others `obs`. Raises BadInput for an
+    unsupported space.
+    """
     from gymnasium import spaces
 
     name = PRIVILEGED if path[:1] == (PRIVILEGED,) else OBS
     if isinstance(space, spaces.Dict):
-        return [leaf for key in space for leaf in leaves_of(space[key], id, (*path, key))]
+        return [array for key in space for array in observation_arrays(space[key], id, (*path, key))]
     if isinstance(space, spaces.Tuple):
-        return [leaf for i, part in enumerate(space.spaces) for leaf in leaves_of(part, id, (*path, i))]
+        parts = enumerate(space.spaces)
+        return [array for i, part in parts for array in observation_arrays(part, id, (*path, i))]
     if isinstance(space, spaces.Discrete):
-        return [Leaf(path, (), "one_hot", name, choices=int(space.n), first=int(space.start))]
-    if isinstance(space, spaces.Box) and _is_image(space, alone=not path):
+        return [ObsArray(path, (), "one_hot", name, choices=int(space.n), min_value=int(space.start))]
+    if isinstance(space, spaces.Box) and _is_image(space, only_array=not path):
         dtype = torch.uint8 if space.dtype == np.uint8 else torch.float32
-        return [Leaf(path, tuple(space.shape), "image", name, dtype=dtype)]
+        return [ObsArray(path, tuple(space.shape), "image", name, dtype=dtype)]
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
-        return [Leaf(path, tuple(space.shape), "vector", name)]
-    where = "".join(f"[{part!r}]" for part in path)
+        return [ObsArray(path, tuple(space.shape), "vector", name)]
+    position = "".join(f"[{part!r}]" for part in path)
     raise BadInput(
-        f"Env '{id}' observes{where} a {type(space).__name__}; Troop knows numbers, choices and images."
+        f"The observation space{position} of env '{id}' is a {type(space).__name__} space; Troop supports "
+        "Box, Discrete, MultiDiscrete and MultiBinary spaces, and Dict and Tuple spaces of these."
     )
 
 
-def _is_image(space: Any, alone: bool) -> bool:  # noqa: ANN401
-    return looks_like_image(space.shape, space.dtype, space.low, space.high, alone)
+def _is_image(space: Any, only_array: bool) -> bool:  # noqa: ANN401
+    return looks_like_image(space.shape, space.dtype, space.low, space.high, only_array)
 
 
-def action_of(space: Any, id: str) -> tuple[Continuous | Discrete, Bounds | None, int]:  # noqa: ANN401
-    """(action, bounds if continuous, first choice if discrete) of an action space."""
+def convert_action_space(space: Any, id: str) -> tuple[Continuous | Discrete, ActionBounds | None, int]:  # noqa: ANN401
+    """Return (action spec, bounds, Gymnasium's number for discrete action 0) of an action space.
+
+    The bounds are None for discrete actions. Raises BadInput for an unsupported space.
+    """
     from gymnasium import spaces
 
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n)), None, int(space.start)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        bounds = Bounds.of(space.low, space.high)
-        return bounds.action, bounds, 0
-    raise BadInput(f"The actions of env '{id}' are {space}; Troop knows one box of numbers or one choice.")
+        bounds = ActionBounds.from_box(space.low, space.high)
+        return bounds.spec, bounds, 0
+    raise BadInput(
+        f"The action space of env '{id}' is {space}; "
+        "Troop supports one floating-point Box or one Discrete space."
+    )

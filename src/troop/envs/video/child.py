@@ -1,4 +1,4 @@
-"""The process in which a filmed env lives; it asks its parent for every action."""
+"""The process that steps and renders the env of a video; its parent chooses every action."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ from troop.envs.envpool.catalog import modules
 from troop.envs.gymnasium.adapter import Gymnasium, GymnasiumEnv
 from troop.envs.video.pipe import read_message, write_message
 
-Draw = Callable[[], np.ndarray]
+Render = Callable[[], np.ndarray]
 
 
 def main() -> None:
-    """Film what the parent orders."""
-    # Backends print to standard output; only messages may go there.
+    """Read a request from standard input, play one episode, and send its frames to standard output."""
+    # Backends print to standard output, which is reserved for messages: redirect prints to standard error.
     to_parent = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     from_parent = sys.stdin.buffer
-    order, _ = read_message(from_parent)
+    request, _ = read_message(from_parent)
     try:
-        context = _open_gl(order)  # kept alive until the end
-    except Exception as error:  # each GL backend fails in its own way
+        context = _open_gl(request)  # must stay alive until the end
+    except Exception as error:  # each GL backend raises its own error
         write_message(to_parent, {"kind": "no_gl", "text": f"{type(error).__name__}: {error}"})
         return
     try:
-        _film(order, from_parent, to_parent)
+        _play(request, from_parent, to_parent)
     except (EOFError, BrokenPipeError):
-        return  # the parent lost interest
-    except Exception as error:  # told to the parent, whatever it is
+        return  # the parent has closed the pipe
+    except Exception as error:  # any error is reported to the parent
         write_message(to_parent, {"kind": "error", "text": f"{type(error).__name__}: {error}"})
     del context
 
 
-def _open_gl(order: dict[str, Any]) -> Any:  # noqa: ANN401 - a mujoco.GLContext, if one is needed
-    if not _is_mujoco(order):
+def _open_gl(request: dict[str, Any]) -> Any:  # noqa: ANN401 - a mujoco.GLContext, or None
+    if not _is_mujoco(request):
         return None
     import mujoco
 
-    context = mujoco.GLContext(*order["size"])
+    context = mujoco.GLContext(*request["size"])
     context.make_current()
     return context
 
 
-def _is_mujoco(order: dict[str, Any]) -> bool:
-    return order["backend"] == "envpool" and modules().get(order["id"], "").startswith("envpool.mujoco")
+def _is_mujoco(request: dict[str, Any]) -> bool:
+    return request["backend"] == "envpool" and modules().get(request["id"], "").startswith("envpool.mujoco")
 
 
-def _film(order: dict[str, Any], from_parent: IO[bytes], to_parent: IO[bytes]) -> None:
-    env, draw = _build(order)
-    step: Step = env.reset(order["seed"])
+def _play(request: dict[str, Any], from_parent: IO[bytes], to_parent: IO[bytes]) -> None:
+    env, render = _build(request)
+    step: Step = env.reset(request["seed"])
     total, count = 0.0, 0
-    for count in range(1, order["steps"] + 1):
-        if (count - 1) % order["stride"] == 0:
-            write_message(to_parent, {"kind": "frame"}, [draw()])
+    for count in range(1, request["steps"] + 1):
+        if (count - 1) % request["stride"] == 0:
+            write_message(to_parent, {"kind": "frame"}, [render()])
         arrays = [value.numpy() for value in step.obs.values()]
         write_message(to_parent, {"kind": "obs", "names": list(step.obs)}, arrays)
         _, (action,) = read_message(from_parent)
@@ -72,27 +72,28 @@ def _film(order: dict[str, Any], from_parent: IO[bytes], to_parent: IO[bytes]) -
     env.close()
 
 
-def _build(order: dict[str, Any]) -> tuple[EnvPoolEnv | GymnasiumEnv, Draw]:
-    settings = tuple((name, value) for name, value in order["settings"])
-    width, height = order["size"]
-    if order["backend"] == "envpool":
-        cfg = EnvPool(order["id"], envs=1, threads=1, settings=settings, slim_assets=False)
-        pool = EnvPoolEnv(
-            cfg, order["seed"], "cpu", render_mode="rgb_array", render_width=width, render_height=height
+def _build(request: dict[str, Any]) -> tuple[EnvPoolEnv | GymnasiumEnv, Render]:
+    settings = tuple((name, value) for name, value in request["settings"])
+    width, height = request["size"]
+    if request["backend"] == "envpool":
+        cfg = EnvPool(request["id"], envs=1, threads=1, settings=settings, slim_assets=False)
+        env = EnvPoolEnv(
+            cfg, request["seed"], "cpu", render_mode="rgb_array", render_width=width, render_height=height
         )
-        return pool, lambda: _draw(pool.pool, _is_mujoco(order) and "render_camera_id" not in dict(settings))
-    shown = (*settings, ("render_mode", "rgb_array"))
-    single = GymnasiumEnv(Gymnasium(order["id"], 1, "next_step", settings=shown), order["seed"], "cpu")
+        first_camera = _is_mujoco(request) and "render_camera_id" not in dict(settings)
+        return env, lambda: _render(env.pool, first_camera)
+    settings = (*settings, ("render_mode", "rgb_array"))
+    single = GymnasiumEnv(Gymnasium(request["id"], 1, "next_step", settings=settings), request["seed"], "cpu")
     return single, lambda: np.asarray(single.vector.render()[0], dtype=np.uint8)
 
 
-def _draw(pool: Any, follow: bool) -> np.ndarray:  # noqa: ANN401 - EnvPool's classes are made at run time
-    """A picture, from the model's first camera if it has one: that one follows a robot that walks away."""
+def _render(pool: Any, first_camera: bool) -> np.ndarray:  # noqa: ANN401 - EnvPool's classes are made at run time
+    """Render a frame, preferably with the model's first camera, which follows a robot that walks away."""
     try:
-        picture = pool.render(camera_id=0) if follow else pool.render()
-    except IndexError:
-        picture = pool.render()
-    return np.asarray(picture[0], dtype=np.uint8)
+        frames = pool.render(camera_id=0) if first_camera else pool.render()
+    except IndexError:  # the model has no camera
+        frames = pool.render()
+    return np.asarray(frames[0], dtype=np.uint8)
 
 
 if __name__ == "__main__":

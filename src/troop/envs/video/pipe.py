@@ -1,4 +1,4 @@
-"""Messages between a recording and its child: a JSON line, then arrays in NumPy's own format; no pickle."""
+"""Messages between the video recorder and its child process: a JSON line, then raw arrays; no pickle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def write_message(pipe: IO[bytes], header: dict[str, Any], arrays: Sequence[np.ndarray] = ()) -> None:
-    """Send a header and its arrays."""
+    """Write a JSON header, then dtype, shape and bytes of each array. Raises BrokenPipeError."""
     pipe.write(json.dumps({**header, "arrays": len(arrays)}).encode() + b"\n")
     for array in arrays:
         pipe.write(json.dumps([array.dtype.str, list(array.shape)]).encode() + b"\n")
@@ -19,21 +19,21 @@ def write_message(pipe: IO[bytes], header: dict[str, Any], arrays: Sequence[np.n
 
 
 def read_message(pipe: IO[bytes]) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The next header and its arrays; EOFError if the other side is gone."""
-    header = json.loads(_line(pipe))
+    """Return the next header and its arrays. Raises EOFError if the other process has closed the pipe."""
+    header = json.loads(_read_line(pipe))
     arrays = []
     for _ in range(header["arrays"]):
-        dtype, shape = json.loads(_line(pipe))
+        dtype, shape = json.loads(_read_line(pipe))
         size = int(np.dtype(dtype).itemsize * np.prod(shape, dtype=np.int64))
         content = pipe.read(size)
         if len(content) != size:
-            raise EOFError("the other side of the pipe is gone")
+            raise EOFError("the other process has closed the pipe")
         arrays.append(np.frombuffer(bytearray(content), dtype=np.dtype(dtype)).reshape(shape))
     return header, arrays
 
 
-def _line(pipe: IO[bytes]) -> bytes:
+def _read_line(pipe: IO[bytes]) -> bytes:
     line = pipe.readline()
     if not line.endswith(b"\n"):
-        raise EOFError("the other side of the pipe is gone")
+        raise EOFError("the other process has closed the pipe")
     return line

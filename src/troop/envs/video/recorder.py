@@ -1,4 +1,7 @@
-"""Films of a policy. The env lives in a child process: MuJoCo aborts its process where it cannot draw."""
+"""Videos of a policy.
+
+The env runs in a child process, because MuJoCo aborts the process if it cannot open an OpenGL context.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +26,22 @@ from troop.envs.gymnasium.adapter import Gymnasium
 from troop.envs.video.pipe import read_message, write_message
 
 NO_GL = (
-    "cannot be drawn on this machine: MuJoCo needs OpenGL; install it with "
+    "cannot be rendered on this machine: MuJoCo needs OpenGL; install it with "
     "`apt-get install libegl1 libgl1-mesa-dri` and `pip install 'trooprl[video]'`"
 )
 
 
 @dataclass(frozen=True)
-class Recording:
-    """One filmed episode: every `stride`-th picture of it, uint8 [H, W, 3]."""
+class EpisodeVideo:
+    """Frames, return and length of one episode."""
 
-    frames: list[np.ndarray]
+    frames: list[np.ndarray]  # uint8 [H, W, 3], one every `stride` steps
     stride: int
     episode_return: float
     steps: int
 
 
-def record(
+def record_video(
     env: EnvConfig,
     act: Callable[[Obs], Tensor],
     *,
@@ -46,37 +49,39 @@ def record(
     steps: int | None = None,
     frames: int = 120,
     size: tuple[int, int] = (480, 360),
-) -> Recording:
-    """Film one episode of `env`, as it is judged, under `act` (observations of one row to one action).
+) -> EpisodeVideo:
+    """Play and render one episode of `env.for_evaluation()`; `act` maps observations [1, ...] to an action.
 
-    At most `frames` pictures of `size` (width, height) are drawn, evenly over the episode's longest possible
-    length or `steps`: a humanoid takes 0.7 s a picture in software. Gymnasium envs choose their own size.
+    The episode ends at the latest after `steps` or the time limit of the env (1,000 steps if it has none).
+    Renders at most `frames` frames, evenly spaced over that length: software rendering of a humanoid takes
+    0.7 s per frame. `size` is (width, height); Gymnasium envs use their own size. Raises SetupProblem if the
+    env cannot be rendered.
     """
     if frames < 1:
-        raise BadInput(f"A film of {frames} frames cannot be; ask for at least 1.")
+        raise BadInput(f"frames is {frames}; a video needs at least 1.")
     env = env.for_evaluation()
-    longest = min(steps or 10**9, env.spec.episode_limit or 1000)
-    stride = math.ceil(longest / frames)
-    order = _order(env) | {"seed": seed, "steps": longest, "stride": stride, "size": list(size)}
+    max_steps = min(steps or 10**9, env.spec.episode_limit or 1000)
+    stride = math.ceil(max_steps / frames)
+    request = _env_request(env) | {"seed": seed, "steps": max_steps, "stride": stride, "size": list(size)}
     variables = dict(os.environ)
     if sys.platform == "linux":
         variables.setdefault("MUJOCO_GL", "egl")
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as stderr:
         child = subprocess.Popen(
             [sys.executable, "-m", "troop.envs.video.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=stderr,
             env=variables,
         )
         assert child.stdin is not None and child.stdout is not None
         try:
-            return _direct(child.stdin, child.stdout, order, act)
+            return _serve_actions(child.stdin, child.stdout, request, act)
         except (EOFError, BrokenPipeError) as error:
             child.wait(timeout=30)
-            said.seek(0)
-            reason = said.read().decode(errors="replace").strip().splitlines()[-1:]
-            detail = f" ({reason[0]})" if reason else ""
+            stderr.seek(0)
+            last_line = stderr.read().decode(errors="replace").strip().splitlines()[-1:]
+            detail = f" ({last_line[0]})" if last_line else ""
             raise SetupProblem(f"Env '{env.id}' {NO_GL}{detail}.") from error
         finally:
             child.stdin.close()
@@ -86,19 +91,20 @@ def record(
             child.wait()
 
 
-def _order(env: EnvConfig) -> dict[str, Any]:
+def _env_request(env: EnvConfig) -> dict[str, Any]:
     if isinstance(env, EnvPool | Gymnasium):
         backend = "envpool" if isinstance(env, EnvPool) else "gymnasium"
         return {"backend": backend, "id": env.id, "settings": [list(pair) for pair in env.settings]}
     raise SetupProblem(
-        f"Env '{env.id}' has no picture of itself; only EnvPool and Gymnasium envs can be filmed."
+        f"Env '{env.id}' cannot be rendered; videos are supported for EnvPool and Gymnasium envs."
     )
 
 
-def _direct(
-    to_child: IO[bytes], from_child: IO[bytes], order: dict[str, Any], act: Callable[[Obs], Tensor]
-) -> Recording:
-    write_message(to_child, order)
+def _serve_actions(
+    to_child: IO[bytes], from_child: IO[bytes], request: dict[str, Any], act: Callable[[Obs], Tensor]
+) -> EpisodeVideo:
+    """Send the request, answer every observation with an action, and collect the frames."""
+    write_message(to_child, request)
     frames: list[np.ndarray] = []
     while True:
         header, arrays = read_message(from_child)
@@ -110,26 +116,29 @@ def _direct(
                 action = act(obs)
             write_message(to_child, {"kind": "action"}, [action.detach().cpu().numpy()])
         elif header["kind"] == "end":
-            return Recording(frames, int(order["stride"]), float(header["return"]), int(header["steps"]))
+            return EpisodeVideo(frames, int(request["stride"]), float(header["return"]), int(header["steps"]))
         elif header["kind"] == "no_gl":
-            raise SetupProblem(f"Env '{order['id']}' {NO_GL} ({header['text']}).")
+            raise SetupProblem(f"Env '{request['id']}' {NO_GL} ({header['text']}).")
         else:
-            raise SetupProblem(f"Env '{order['id']}' cannot be filmed: {header['text']}")
+            raise SetupProblem(f"Env '{request['id']}' cannot be rendered: {header['text']}")
 
 
 def write_video(path: str | Path, frames: list[np.ndarray], fps: float = 30) -> Path:
-    """Write frames as `.mp4` or `.gif`, by the path's suffix; the folder is made."""
+    """Write frames to an `.mp4` or `.gif` file, creating its directory, and return the path.
+
+    Raises BadInput for another suffix or no frames, SetupProblem if it cannot be encoded.
+    """
     path = Path(path)
     if path.suffix not in (".mp4", ".gif"):
-        raise BadInput(f"Cannot write a film to '{path}'; name a .mp4 or a .gif file.")
+        raise BadInput(f"Cannot write a video to '{path}'; the file name must end in .mp4 or .gif.")
     if not frames:
-        raise BadInput("A film without frames cannot be written.")
+        raise BadInput(f"Cannot write '{path}'; there are no frames.")
     try:
         import imageio.v2 as imageio
     except ImportError as error:
-        raise SetupProblem("Writing films needs imageio; try: pip install 'trooprl[video]'.") from error
+        raise SetupProblem("Writing videos needs imageio; try: pip install 'trooprl[video]'.") from error
     path.parent.mkdir(parents=True, exist_ok=True)
-    # H.264 wants even sides.
+    # H.264 requires an even width and height.
     even: list[Any] = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]
     if path.suffix == ".gif":
         imageio.mimsave(path, even, duration=1000 / fps, loop=0)

@@ -3,15 +3,15 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from troop.api import Policy, evaluate, load_policy, resume, train
+    from troop.api import TrainedPolicy, evaluate, load_policy, resume, train
     from troop.experiment import Experiment
 
 __version__ = "0.1.0"
-__all__ = ["Experiment", "Policy", "evaluate", "load_policy", "resume", "train"]
+__all__ = ["Experiment", "TrainedPolicy", "evaluate", "load_policy", "resume", "train"]
 
 
 def __getattr__(name: str) -> object:
-    """Import on first use, so that `import troop` and `troop --help` do not wait for torch."""
+    """Import on first use, because importing torch would delay `import troop` and `troop --help`."""
     if name == "Experiment":
         from troop.experiment import Experiment
 

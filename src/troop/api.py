@@ -1,9 +1,8 @@
-"""Troop from Python: train, resume, evaluate, load_policy."""
+"""The Python interface: train, resume, evaluate, load_policy."""
 
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,11 @@ import torch
 from torch import Tensor
 
 from troop import engines
+from troop.core.algorithm import Policy
 from troop.core.config import suggest
 from troop.core.devices import check_device
 from troop.core.engine import Until
-from troop.core.env import OBS, Continuous, EnvConfig
+from troop.core.env import OBS, Continuous, EnvConfig, Obs
 from troop.core.errors import BadInput
 from troop.core.program import derive_seed
 from troop.envs.atari_scores import human_normalized
@@ -35,17 +35,20 @@ def experiment(
     envs: int | None = None,
     device: str = "cpu",
     engine: str | None = None,
-) -> Experiment:
-    """The experiment a recipe makes of an env, to look at or to change with dataclasses.replace."""
+) -> Experiment[Any]:
+    """Return the experiment that a recipe builds for an env, to inspect or change with dataclasses.replace.
+
+    Arguments that are None take the recipe's defaults.
+    """
     check_device(device)
     if engine is not None and engine not in ENGINES:
-        near = suggest(engine, ENGINES, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else "; it must be inline, processes or ray."
+        similar = suggest(engine, ENGINES, 1)
+        hint = f"; did you mean {similar[0]!r}?" if similar else "; it must be inline, processes or ray."
         raise BadInput(f"--engine is {engine!r}{hint}")
-    made = find(recipe).make(RecipeArgs(env, envs, device))
-    if engine is None or isinstance(made.engine, ENGINES[engine]):
-        return made
-    return dataclasses.replace(made, engine=ENGINES[engine]())
+    default = find(recipe).make(RecipeArgs(env, envs, device))
+    if engine is None or isinstance(default.engine, ENGINES[engine]):
+        return default
+    return dataclasses.replace(default, engine=ENGINES[engine]())
 
 
 def train(
@@ -63,39 +66,42 @@ def train(
     quiet: bool = False,
     **fields: Any,  # noqa: ANN401
 ) -> Summary:
-    """Train a recipe and return its summary; fields of configs as `algorithm__gamma=0.97`.
+    """Train a recipe and return the summary of the run; `fields` change configs: `algorithm__gamma=0.97`.
 
-    A run ends at the first of `minutes` of training, `env_steps`, or an evaluation of at least `target`.
+    The run ends after `minutes` of training, after `env_steps`, or when an evaluation returns at least
+    `target`, whichever comes first. `run` is its directory; None for a new one in `runs/`.
     """
-    made = experiment(recipe, env, envs, device, engine)
+    config = experiment(recipe, env, envs, device, engine)
     for name, value in fields.items():
-        made = _with(made, name.split("__"), value)
-    made = dataclasses.replace(made, seed=seed, until=until(made.until, minutes, env_steps, target))
-    path = Path(run) if run is not None else default_path(recipe, made.env.id, seed)
-    made.run(path, quiet)
+        config = _replace_field(config, name.split("__"), value)
+    config = dataclasses.replace(config, seed=seed, until=until(config.until, minutes, env_steps, target))
+    path = Path(run) if run is not None else default_path(recipe, config.env.id, seed)
+    config.run(path, quiet)
     return Summary.read(path)
 
 
 def until(default: Until, minutes: float | None, env_steps: int | None, target: float | None) -> Until:
-    """What was asked for; the recipe's own end only if no end was given."""
+    """Return the end of a new run: the recipe's `default` limits only if neither limit is given."""
     if minutes is None and env_steps is None:
         return dataclasses.replace(default, target=target)
     return Until(env_steps, minutes, target)
 
 
 def extend_until(old: Until, minutes: float | None, env_steps: int | None, target: float | None) -> Until:
-    """The end of a resumed run: new limits in place of the old ones, the target kept unless given anew."""
+    """Return the end of a resumed run: new limits replace the old ones, the old target stays if not given."""
     limits = (old.env_steps, old.minutes) if minutes is None and env_steps is None else (env_steps, minutes)
     return Until(*limits, old.target if target is None else target)
 
 
-def _with(config: Any, names: list[str], value: Any) -> Any:  # noqa: ANN401 - any config
-    known = {field.name for field in dataclasses.fields(config)}
-    if names[0] not in known:
-        near = suggest(names[0], known, 1)
-        raise BadInput(f"Unknown field {names[0]!r}" + (f"; did you mean {near[0]!r}?" if near else "."))
-    inner = value if len(names) == 1 else _with(getattr(config, names[0]), names[1:], value)
-    return dataclasses.replace(config, **{names[0]: inner})
+def _replace_field(config: Any, path: list[str], value: Any) -> Any:  # noqa: ANN401 - any config
+    name, *rest = path
+    names = {field.name for field in dataclasses.fields(config)}
+    if name not in names:
+        similar = suggest(name, names, 1)
+        raise BadInput(f"Unknown field {name!r}" + (f"; did you mean {similar[0]!r}?" if similar else "."))
+    if rest:
+        value = _replace_field(getattr(config, name), rest, value)
+    return dataclasses.replace(config, **{name: value})
 
 
 def resume(
@@ -108,49 +114,54 @@ def resume(
     device: str | None = None,
     quiet: bool = False,
 ) -> Summary:
-    """Go on with a run from its newest valid checkpoint; ends are totals, counted from the run's start."""
+    """Continue a run from its newest valid checkpoint and return its summary.
+
+    `minutes` and `env_steps` are totals, counted from the start of the run.
+    """
     with RunDirectory.open(run, lock=True) as directory:
-        made = Experiment.from_dict(directory.read_config())
+        config = Experiment.from_dict(directory.read_config())
         if envs is not None:
-            made = dataclasses.replace(made, env=made.env.with_envs(envs))
+            config = dataclasses.replace(config, env=config.env.with_envs(envs))
         if device is not None:
-            made = dataclasses.replace(made, device=device)
-        made = dataclasses.replace(made, until=extend_until(made.until, minutes, env_steps, target))
-        made.resume(directory, quiet)
+            config = dataclasses.replace(config, device=device)
+        config = dataclasses.replace(config, until=extend_until(config.until, minutes, env_steps, target))
+        config.resume(directory, quiet)
         return Summary.read(directory.path)
 
 
-class Policy:
-    """A trained policy, with the env in which it is judged; call it on observations, NumPy or torch."""
+class TrainedPolicy:
+    """A trained policy and the env in which it is evaluated; call it with observations to get actions."""
 
-    def __init__(self, module: torch.nn.Module, env: EnvConfig) -> None:
-        self.module, self.env, self.spec = module.eval(), env, env.spec
+    def __init__(self, module: Policy, env: EnvConfig) -> None:
+        self.module, self.env, self.spec = module, env, env.spec
+        module.eval()
         action = self.spec.action
         self._bounds = None
         if isinstance(action, Continuous) and action.low is not None and action.high is not None:
             self._bounds = torch.tensor(action.low), torch.tensor(action.high)
 
-    def act(self, obs: dict[str, Tensor]) -> Tensor:
-        """Deterministic actions in [-1, 1] for rows of named observations, as envs of ours take them."""
-        rows = len(obs[OBS])
-        action: Tensor = self.module.act(obs, None, torch.zeros(rows)).action  # type: ignore[operator]
-        return action
+    def act(self, obs: Obs) -> Tensor:
+        """Return deterministic actions for named observations [rows, ...], as `VectorEnv.step` takes them."""
+        return self.module.act(obs, None, torch.zeros(len(obs[OBS]))).action
 
-    def __call__(self, obs: Any, scaled: bool = True) -> Any:  # noqa: ANN401 - as it came
-        """Deterministic action in the env's own units, or in [-1, 1] with scaled=False; typed as `obs`."""
-        shape = self.spec.obs[OBS].shape
+    def __call__(self, obs: Any, scaled: bool = True) -> Any:  # noqa: ANN401 - NumPy or torch, as `obs`
+        """Return the deterministic action for one observation, or actions for a batch of them.
+
+        Continuous actions are in the units of the env, or in [-1, 1] with scaled=False. The result is a torch
+        tensor if `obs` is one, else a NumPy array.
+        """
+        field = self.spec.obs[OBS]
+        shape = field.shape
         x = torch.as_tensor(np.asarray(obs) if not isinstance(obs, Tensor) else obs)
         if tuple(x.shape[-len(shape) :]) != shape:
             raise BadInput(
-                f"The policy of {self.spec.id} takes observations {shape}; this one is {tuple(x.shape)}."
+                f"The policy of {self.spec.id} takes observations of shape {shape}, not {tuple(x.shape)}."
             )
         single = x.dim() == len(shape)
         rows = x.unsqueeze(0) if single else x
         device = next(self.module.parameters()).device
-        acted = self.module.act(  # type: ignore[operator]
-            {OBS: rows.to(device, self.spec.obs[OBS].dtype)}, None, torch.zeros(len(rows), device=device)
-        )
-        action = acted.action.cpu()
+        explore = torch.zeros(len(rows), device=device)
+        action = self.module.act({OBS: rows.to(device, field.dtype)}, None, explore).action.cpu()
         if isinstance(self.spec.action, Continuous):
             action = action.clamp(-1, 1)
             if scaled and self._bounds is not None:
@@ -160,34 +171,37 @@ class Policy:
         return action if isinstance(obs, Tensor) else action.numpy()
 
 
-def load_policy(run: str | Path, device: str = "cpu") -> Policy:
-    """The policy of the newest valid checkpoint of a run, on any device."""
+def load_policy(run: str | Path, device: str = "cpu") -> TrainedPolicy:
+    """Return the policy of the newest valid checkpoint of a run, on `device`."""
     check_device(device)
     directory = RunDirectory.open(run)
-    made = Experiment.from_dict(directory.read_config())
+    config = Experiment.from_dict(directory.read_config())
     loaded = load_part(directory.checkpoints, "policy")
     if loaded is None:
         raise BadInput(f"{directory.path} has no checkpoint yet.")
-    module = made.algorithm.policy(made.env.spec)
+    module = config.algorithm.policy(config.env.spec)
     try:
         module.load_state_dict(loaded.state["policy"])
     except (RuntimeError, KeyError) as error:
         raise BadInput(f"The policy of {directory.path} does not fit its config.json.") from error
-    return Policy(module.to(device), made.env.for_evaluation())
+    return TrainedPolicy(module.to(device), config.env.for_evaluation())
 
 
 def evaluate(run: str | Path, episodes: int = 16, seed: int = 0, device: str = "cpu") -> dict[str, float]:
-    """Mean return of the newest policy over the first episodes of `episodes` envs, without exploration."""
+    """Evaluate the newest policy of a run without exploration, on the first episode of `episodes` envs.
+
+    Returns the mean, standard deviation, minimum and maximum of the episode returns, the mean length in
+    steps, the numbers of episodes and of unfinished ones, and on Atari the human-normalized score in percent.
+    """
     policy = load_policy(run, device)
-    longest = policy.spec.episode_limit
-    make = partial(policy.env.with_envs(episodes).make, device=device)
-    chosen = derive_seed(seed, "evaluate")
-    env = make(chosen)
+    max_steps = (policy.spec.episode_limit or 10_000) + 1
+    env_seed = derive_seed(seed, "evaluate")
+    env = policy.env.with_envs(episodes).make(env_seed, device=device)
     try:
-        returns, lengths, finished = first_episodes(env, policy.module, chosen, (longest or 10_000) + 1)  # type: ignore[arg-type]
+        returns, lengths, finished = first_episodes(env, policy.module, env_seed, max_steps)
     finally:
         env.close()
-    found = {
+    result = {
         "return_mean": float(returns.mean()),
         "return_std": float(returns.std(correction=0)),
         "return_min": float(returns.min()),
@@ -196,8 +210,8 @@ def evaluate(run: str | Path, episodes: int = 16, seed: int = 0, device: str = "
         "episodes": len(returns),
         "unfinished": int((~finished).sum()),
     }
-    normalized = human_normalized(policy.env.id, found["return_mean"])
-    return found if normalized is None else found | {"human_normalized": normalized}
+    normalized = human_normalized(policy.env.id, result["return_mean"])
+    return result if normalized is None else result | {"human_normalized": normalized}
 
 
-__all__ = ["Experiment", "Policy", "evaluate", "experiment", "load_policy", "resume", "train"]
+__all__ = ["Experiment", "TrainedPolicy", "evaluate", "experiment", "load_policy", "resume", "train"]

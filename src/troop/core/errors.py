@@ -1,26 +1,26 @@
-"""The failures a user can meet, each with the exit code of the command line."""
+"""Failures that the command line reports as one sentence, each with its exit code."""
 
 
 class TroopError(Exception):
-    """A failure that is told to the user as one sentence, never as a traceback."""
+    """A failure that is shown to the user as one sentence without a traceback."""
 
     exit_code = 1
 
 
 class BadInput(TroopError):
-    """The user asked for something that cannot be: an unknown name, a value out of range."""
+    """The user gave an unknown name, a value out of range, or settings that contradict each other."""
 
     exit_code = 2
 
 
 class TrainingFault(TroopError):
-    """Training itself went wrong: NaN losses, a role over its restart budget."""
+    """Training failed: losses are NaN, or a role exceeded its restart budget."""
 
     exit_code = 4
-    trace = ""  # where it first went wrong, if that was in another process
+    trace = ""  # traceback of the first failure, if it happened in another process
 
 
 class SetupProblem(TroopError):
-    """The machine does not offer what the run needs: disk, memory, a library, a device."""
+    """The machine lacks something that the run needs: disk space, memory, a library, a device."""
 
     exit_code = 5

@@ -1,63 +1,131 @@
-"""How much each row explores: one number a row, whose meaning is the policy's (a noise, an epsilon)."""
+"""Exploration schedules: one value per env, which the policy interprets (a noise scale, an epsilon)."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True)
-class PerEpisodeUniform:
-    """A number in [low, high] for each row, drawn when an episode starts and held until it ends (FastTD3)."""
+class EpsilonLadder:
+    """Ape-X's constants (Horgan et al. 2018): env i of N has epsilon_i = base^(1 + alpha i / (N - 1))."""
+
+    base: float = 0.4
+    alpha: float = 7.0
+
+    def values(self, rows: int) -> tuple[float, ...]:
+        """Return the epsilons of `rows` envs, largest first; a single env has `base`."""
+        return tuple(float(self.base ** (1 + self.alpha * i / max(1, rows - 1))) for i in range(rows))
+
+
+PAPER_LADDER = EpsilonLadder()
+
+
+class Exploration(Protocol):
+    """A schedule of the exploration value of each env row, passed to `Policy.act` as `explore`.
+
+    Any class with these methods is a schedule; one that inherits from `Exploration` may leave out `share`.
+    """
+
+    def initial(self, rows: int, device: torch.device) -> Tensor:
+        """Return the values of `rows` envs at the start of their first episodes, [rows]."""
+        ...
+
+    def update(self, values: Tensor, started: Tensor | None, env_steps: int) -> Tensor:
+        """Return the values of the next step, [rows]; may write into `values`.
+
+        `values` are the current ones, `started` [rows] marks envs that start an episode (None: no env does),
+        `env_steps` counts the env steps of this collector so far.
+        """
+        ...
+
+    def per_env(self, rows: int, ladder: EpsilonLadder = PAPER_LADDER) -> tuple[float, ...]:
+        """Return one constant value per env, for systems that fix the exploration of each of `rows` envs.
+
+        A schedule that anneals an epsilon over time uses the epsilons of `ladder` instead.
+        """
+        ...
+
+    def share(self, workers: int) -> Exploration:
+        """Return the schedule of one of `workers` workers that anneals over the env steps of all of them."""
+        return self
+
+
+@dataclass(frozen=True)
+class PerEpisodeUniform(Exploration):
+    """A value drawn from [low, high] at the start of each episode and kept until it ends (FastTD3)."""
 
     low: float
     high: float
 
-    def begin(self, rows: int, device: torch.device) -> Tensor:
-        """Numbers of fresh episodes, [rows]."""
+    def initial(self, rows: int, device: torch.device) -> Tensor:
+        """Draw a value for each env."""
         return torch.rand(rows, device=device).mul_(self.high - self.low).add_(self.low)
 
-    def at(self, held: Tensor, begun: Tensor | None, env_steps: int) -> Tensor:
-        """The numbers now, given those held before and which rows began an episode (None: none did)."""
-        if begun is None:
-            return held
-        return torch.where(begun, self.begin(len(held), held.device), held)
+    def update(self, values: Tensor, started: Tensor | None, env_steps: int) -> Tensor:
+        """Draw new values where an episode starts."""
+        if started is None:
+            return values
+        return torch.where(started, self.initial(len(values), values.device), values)
+
+    def per_env(self, rows: int, ladder: EpsilonLadder = PAPER_LADDER) -> tuple[float, ...]:
+        """Return equal steps from `low` to `high` (PQL's mixed noise); a single env has their mean."""
+        if rows == 1:
+            return ((self.low + self.high) / 2,)
+        return tuple(self.low + (self.high - self.low) * i / (rows - 1) for i in range(rows))
 
 
 @dataclass(frozen=True)
-class LinearSchedule:
-    """The same number for all rows, going from `start` to `end` in a line over `env_steps` (DQN)."""
+class LinearSchedule(Exploration):
+    """The same value for all envs, annealed linearly from `start` to `end` over `env_steps` (DQN)."""
 
     start: float
     end: float
     env_steps: int
 
-    def begin(self, rows: int, device: torch.device) -> Tensor:
-        """All rows at `start`."""
+    def initial(self, rows: int, device: torch.device) -> Tensor:
+        """Return `start` for every env."""
         return torch.full((rows,), self.start, device=device)
 
-    def at(self, held: Tensor, begun: Tensor | None, env_steps: int) -> Tensor:
-        """The number at this many env steps."""
-        share = min(1.0, env_steps / self.env_steps) if self.env_steps else 1.0
-        return held.fill_(self.start + share * (self.end - self.start))
+    def update(self, values: Tensor, started: Tensor | None, env_steps: int) -> Tensor:
+        """Write the value after `env_steps` into `values`."""
+        fraction = min(1.0, env_steps / self.env_steps) if self.env_steps else 1.0
+        return values.fill_(self.start + fraction * (self.end - self.start))
+
+    def per_env(self, rows: int, ladder: EpsilonLadder = PAPER_LADDER) -> tuple[float, ...]:
+        """Return the epsilons of `ladder`, or `start` for every env if nothing is annealed.
+
+        Noisy nets count from 1: their whole part (noise on) is kept and the epsilon is added to it.
+        """
+        if self.start == self.end:
+            return (self.start,) * rows
+        return tuple(math.floor(self.end) + epsilon for epsilon in ladder.values(rows))
+
+    def share(self, workers: int) -> Exploration:
+        """Anneal `workers` times faster, because each worker counts only its own env steps."""
+        return dataclasses.replace(self, env_steps=self.env_steps // workers)
 
 
 @dataclass(frozen=True)
-class PerEnv:
-    """One constant number for each row (Ape-X's ladder of epsilons, PQL's ramp of noise)."""
+class PerEnv(Exploration):
+    """One constant value per env (Ape-X's epsilons, PQL's noise scales)."""
 
-    rates: tuple[float, ...]
+    values: tuple[float, ...]
 
-    def begin(self, rows: int, device: torch.device) -> Tensor:
-        """The constants; as many rows as there are of them."""
-        assert rows == len(self.rates), f"{rows} rows but {len(self.rates)} rates of exploration"
-        return torch.tensor(self.rates, device=device)
+    def initial(self, rows: int, device: torch.device) -> Tensor:
+        """Return the constants; `rows` must be their number."""
+        assert rows == len(self.values), f"{rows} envs but {len(self.values)} exploration values"
+        return torch.tensor(self.values, device=device)
 
-    def at(self, held: Tensor, begun: Tensor | None, env_steps: int) -> Tensor:
-        """Always the same."""
-        return held
+    def update(self, values: Tensor, started: Tensor | None, env_steps: int) -> Tensor:
+        """Return `values` unchanged."""
+        return values
 
-
-Exploration = PerEpisodeUniform | LinearSchedule | PerEnv
+    def per_env(self, rows: int, ladder: EpsilonLadder = PAPER_LADDER) -> tuple[float, ...]:
+        """Return the constants, whatever `rows` is."""
+        return self.values

@@ -1,4 +1,4 @@
-"""An Experiment per paper, each number cited; picked by name on the command line."""
+"""Recipes: experiments with the settings of the papers, each cited, selected by name."""
 
 from troop.core.config import suggest
 from troop.core.errors import BadInput
@@ -12,9 +12,9 @@ __all__ = ["RECIPES", "Recipe", "RecipeArgs", "find"]
 
 
 def find(name: str) -> Recipe:
-    """The recipe of that name; BadInput with the nearest ones if there is none."""
+    """Return the recipe of this name; BadInput with similar names if there is none."""
     if name not in RECIPES:
-        near = suggest(name, RECIPES)
-        hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else "see `troop recipes`."
+        similar = suggest(name, RECIPES)
+        hint = f"did you mean {' or '.join(map(repr, similar))}?" if similar else "see `troop recipes`."
         raise BadInput(f"Unknown recipe {name!r}; {hint}")
     return RECIPES[name]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from troop import envs
+from troop.core.algorithm import AlgorithmConfig
+from troop.core.batch import Transition
 from troop.core.engine import Until
-from troop.core.env import EnvConfig
 from troop.engines import Inline
 from troop.engines.runtime import cores
 from troop.experiment import Experiment
+from troop.recipes.env import learner_threads, resolve_env, with_threads
 from troop.recipes.recipe import RecipeArgs
 from troop.roles.trainer import UpdateSchedule
 from troop.systems import Sync
@@ -20,16 +20,16 @@ from troop.systems import Sync
 
 @dataclass(frozen=True)
 class CpuProfile:
-    """Envs, updates a step, rows a batch, rows of each env before the first update."""
+    """Settings that depend on the speed of a family of envs."""
 
     envs: int = 128
-    updates: int = 1
-    batch: int = 256
-    warmup: int = 10
+    updates_per_step: int = 1
+    batch_size: int = 256
+    learning_starts: int = 10  # rows per env before the first update
 
 
-# While learning takes longer than simulating, more envs are free and worth having: on HalfCheetah FastTD3
-# passes 3,800 with 128 x 1, where 128 x 2 and 32 x 4 stay at 1,500. Slow simulators want fewer.
+# While learning takes longer than simulating, more envs cost nothing and help: on HalfCheetah FastTD3 passes
+# 3,800 with 128 envs x 1 update, where 128 x 2 and 32 x 4 stay at 1,500. Slow simulators need fewer envs.
 CPU_PROFILES = {
     "playground": CpuProfile(64, 2, 1024, 100),
     "gymnasium": CpuProfile(16),
@@ -37,38 +37,31 @@ CPU_PROFILES = {
 }
 
 
-def resolved(wish: RecipeArgs, first: str, copies: int) -> tuple[EnvConfig, str]:
-    """The env of a wish and its family; humanoids of the Playground have FastTD3's tuned reward."""
-    id = wish.env or first
-    env, family = envs.resolve(id, wish.envs or copies), envs.family(id)
-    if family == "playground" and isinstance(env, envs.EnvPool):
-        env = dataclasses.replace(env, settings=envs.tuned_reward(env.id))
-    return env, family
+def cpu_profile(args: RecipeArgs, default_env: str) -> CpuProfile:
+    """Return the profile of the env's family."""
+    return CPU_PROFILES.get(envs.family(args.env or default_env), CpuProfile())
 
 
 def cpu_experiment(
     recipe: str,
-    wish: RecipeArgs,
-    first: str,
-    learner: Callable[[str], Any],
-    beats: dict[str, CpuProfile] = CPU_PROFILES,
-) -> Experiment:
-    """The experiment of the learner made for the env's family."""
-    beat = beats.get(envs.family(wish.env or first), beats.get("", CpuProfile()))
-    env, family = resolved(wish, first, beat.envs)
-    learning = max(1, cores() // 2)
-    if isinstance(env, envs.EnvPool):
-        env = dataclasses.replace(env, threads=max(1, cores() - learning))
+    args: RecipeArgs,
+    default_env: str,
+    make_algorithm: Callable[[str], AlgorithmConfig[Transition]],
+) -> Experiment[Transition]:
+    """Return the experiment with `make_algorithm(family)` as its algorithm."""
+    profile = cpu_profile(args, default_env)
+    env, family = resolve_env(args, default_env, profile.envs)
+    threads = learner_threads()
     return Experiment(
-        env,
-        learner(family),
+        with_threads(env, cores() - threads),
+        make_algorithm(family),
         Sync(
-            UpdateSchedule(beat.batch, beat.updates, overlap=True),
+            UpdateSchedule(profile.batch_size, profile.updates_per_step, overlap=True),
             replay_capacity=1_000_000,
-            learning_starts=beat.warmup,
+            learning_starts=profile.learning_starts,
         ),
-        Inline(threads=learning),
+        Inline(threads=threads),
         until=Until(minutes=10),
-        device=wish.device,
+        device=args.device,
         recipe=recipe,
     )

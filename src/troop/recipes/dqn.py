@@ -57,9 +57,9 @@ C51: dict[str, Any] = {"epsilon_end": 0.01, "max_grad_norm": 10.0}
 RAINBOW: dict[str, Any] = {}
 RAINBOW_PRIORITY = dataclasses.replace(PRIORITY, alpha=0.5)
 
-# Small networks for vectors and small images, tuned by measurement (docs/results/learning.md). One-step
-# targets, as in the papers before Rainbow; LayerNorm halves the frames needed, and faster targets halve them
-# again.
+# Small networks for vectors and small images, tuned by measurement (docs/explanation/results/learning.md).
+# One-step targets, as in the papers before Rainbow; LayerNorm halves the frames needed, and faster targets
+# halve them again.
 SMALL: dict[str, Any] = {
     "optimizer": "adam",
     "lr": 1e-3,

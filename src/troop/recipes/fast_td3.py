@@ -1,4 +1,4 @@
-"""FastTD3, TD3 and DDPG: the numbers of the papers, and small versions for CPUs found by measurement."""
+"""FastTD3, TD3 and DDPG: the papers' settings, and small networks for CPUs, tuned by measurement."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 
 from troop import envs
 from troop.algorithms import TD3Config
+from troop.core.batch import Transition
 from troop.core.engine import Until
 from troop.engines import Inline
 from troop.experiment import Experiment
-from troop.recipes.cpu import cpu_experiment, resolved
+from troop.recipes.cpu import cpu_experiment
+from troop.recipes.env import resolve_env
 from troop.recipes.recipe import Recipe, RecipeArgs
 from troop.roles.trainer import UpdateSchedule
 from troop.systems import Sync
@@ -21,25 +23,25 @@ DEFAULT_ENV = "CartpoleSwingup-v1"
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """What differs between suites: copies of the env, rows per env, learner, rhythm."""
+class SuiteSettings:
+    """The settings of the paper that differ between suites of envs."""
 
     envs: int
-    per_env: int
+    rows_per_env: int
     algorithm: dict[str, Any]
-    updates: int = 2
+    updates_per_step: int = 2
 
 
 # Seo et al. 2025, table of hyperparameters; HumanoidBench is the base.
 PAPER = {
-    "playground": Numbers(1024, 10_240, {"gamma": 0.97, "v_min": -10.0, "v_max": 10.0}),
-    # CheetahRun in the reference; DMC rewards are at most 1 a step, and 1 / (1 - 0.99) = 100.
-    "dmc": Numbers(
+    "playground": SuiteSettings(1024, 10_240, {"gamma": 0.97, "v_min": -10.0, "v_max": 10.0}),
+    # CheetahRun in the reference; DMC rewards are at most 1 per step, and 1 / (1 - 0.99) = 100.
+    "dmc": SuiteSettings(
         128, 51_200, {"n_step": 3, "v_min": -500.0, "v_max": 500.0, "std_min": 0.1, "policy_noise": 0.1}
     ),
 }
-# The paper has no numbers for other tasks: the base, with rewards scaled so that returns fit the atoms.
-UNKNOWN = Numbers(128, 51_200, {"normalize_rewards": True, "v_min": -10.0, "v_max": 10.0})
+# The paper has no settings for other tasks: the base, with rewards scaled so that returns fit the atoms.
+UNKNOWN = SuiteSettings(128, 51_200, {"normalize_rewards": True, "v_min": -10.0, "v_max": 10.0})
 GO1 = {"std_min": 0.2, "std_max": 0.8, "policy_noise": 0.2}
 TASKS: dict[str, tuple[dict[str, Any], int]] = {  # prefix -> algorithm, updates per step
     "Go1Joystick": (GO1, 8),
@@ -58,8 +60,8 @@ TASKS: dict[str, tuple[dict[str, Any], int]] = {  # prefix -> algorithm, updates
     "LeapCubeRotateZ": ({"gamma": 0.99, "policy_noise": 0.2, "clipped_double_q": False}, 2),
 }
 
-# Small nets for CPUs, found by measurement (docs/results/learning.md). LayerNorm and larger steps are
-# what small batches need; the noise range is the one the published curves were made with.
+# Small networks for CPUs, tuned by measurement (docs/explanation/results/learning.md). Small batches need
+# LayerNorm and larger learning rates; the noise range is the one of the published curves.
 CPU: dict[str, Any] = {
     "critic_hidden": (256, 128, 64),
     "actor_hidden": (128, 64, 32),
@@ -72,13 +74,15 @@ CPU: dict[str, Any] = {
     "actor_lr": 1e-3,
     "critic_lr": 1e-3,
 }
-# Where the scale of rewards is not known, returns are scaled to fit the atoms, with room above the returns of
-# the noisy policy for those of the clean one: with +-5 HalfCheetah stalls at 1,600, with +-10 it does not.
+# If the scale of rewards is unknown, rewards are scaled so that returns fit the atoms, with room above the
+# returns of the noisy policy for those of the deterministic one: with +-5 HalfCheetah stalls at 1,600, with
+# +-10 it does not.
 CPU_UNKNOWN = CPU | {"normalize_rewards": True, "v_min": -10.0, "v_max": 10.0}
 CPU_FAMILY: dict[str, dict[str, Any]] = {
     "dmc": CPU | {"v_min": -100.0, "v_max": 100.0},  # rewards in [0, 1]: at most 1 / (1 - 0.99)
-    # Their rewards punish shaking and falling, and a policy that moves too fast or too noisily early on finds
-    # that falling at once costs least. The paper's learning rates and gamma, little noise, larger batches.
+    # The rewards penalize shaking and falling. A policy that moves too fast or too noisily early in training
+    # learns to fall at once, which costs least. Hence the paper's learning rates and gamma, little noise, and
+    # larger batches.
     "playground": CPU_UNKNOWN
     | {
         "gamma": 0.97,
@@ -92,39 +96,54 @@ CPU_FAMILY: dict[str, dict[str, Any]] = {
 }
 
 
-def paper(wish: RecipeArgs, differs: dict[str, Any] | None = None, batch: int = 32_768) -> Experiment:
-    """The paper's numbers for the env's suite, whatever the device; `differs` are those of a variant."""
-    numbers = PAPER.get(envs.family(wish.env or DEFAULT_ENV), UNKNOWN)
-    env, _ = resolved(wish, DEFAULT_ENV, numbers.envs)
-    algorithm, updates = numbers.algorithm | (differs or {}), numbers.updates
-    for prefix, (task, count) in TASKS.items():
-        if env.id.split("/")[-1].startswith(prefix):
-            algorithm, updates = algorithm | task, count
+def paper_settings(env_id: str, family: str) -> SuiteSettings:
+    """Return the paper's settings for the task: those of its suite, changed by those of the task."""
+    suite = PAPER.get(family, UNKNOWN)
+    for prefix, (algorithm, updates_per_step) in TASKS.items():
+        if env_id.split("/")[-1].startswith(prefix):
+            return dataclasses.replace(
+                suite, algorithm=suite.algorithm | algorithm, updates_per_step=updates_per_step
+            )
+    return suite
+
+
+def paper_experiment(args: RecipeArgs) -> Experiment[Transition]:
+    """Return the paper's settings for the env's suite, on any device."""
+    family = envs.family(args.env or DEFAULT_ENV)
+    env, _ = resolve_env(args, DEFAULT_ENV, PAPER.get(family, UNKNOWN).envs)
+    settings = paper_settings(env.id, family)
     return Experiment(
         env,
-        TD3Config(**algorithm),
-        Sync(UpdateSchedule(batch, updates), replay_capacity=numbers.per_env * env.envs),
+        TD3Config(**settings.algorithm),
+        Sync(
+            UpdateSchedule(32_768, settings.updates_per_step),
+            replay_capacity=settings.rows_per_env * env.envs,
+        ),
         Inline(),
         until=Until(env_steps=100_000 * env.envs),
-        device=wish.device,
+        device=args.device,
         recipe="fasttd3-paper",
     )
 
 
-def small(wish: RecipeArgs) -> Experiment:
-    """Small nets and batches for CPUs."""
-    return cpu_experiment(
-        "fasttd3-cpu", wish, DEFAULT_ENV, lambda family: TD3Config(**CPU_FAMILY.get(family, CPU_UNKNOWN))
-    )
+def cpu_settings(family: str) -> dict[str, Any]:
+    """Return the settings of small networks for a family of envs."""
+    return CPU_FAMILY.get(family, CPU_UNKNOWN)
 
 
-def fitting(wish: RecipeArgs) -> Experiment:
-    """The paper's numbers on a GPU, the small ones on a CPU."""
-    made = small(wish) if wish.device.startswith("cpu") else paper(wish)
-    return dataclasses.replace(made, recipe="fasttd3")
+def small_experiment(args: RecipeArgs) -> Experiment[Transition]:
+    """Return small networks and batches for CPUs, on any device."""
+    return cpu_experiment("fasttd3-cpu", args, DEFAULT_ENV, lambda family: TD3Config(**cpu_settings(family)))
 
 
-# Fujimoto et al. 2018, authors' code: 256-256, Adam 3e-4, tau 0.005, noise 0.1, one update per env step.
+def default_experiment(args: RecipeArgs) -> Experiment[Transition]:
+    """Return the paper's settings on a GPU, small networks on a CPU."""
+    experiment = small_experiment(args) if args.on_cpu else paper_experiment(args)
+    return dataclasses.replace(experiment, recipe="fasttd3")
+
+
+# Fujimoto et al. 2018, authors' code: layers of 256 and 256, Adam 3e-4, tau 0.005, noise 0.1, one update per
+# env step.
 TD3: dict[str, Any] = {
     "atoms": 0,
     "tau": 0.005,
@@ -141,7 +160,7 @@ TD3: dict[str, Any] = {
     "critic_hidden": (256, 256),
     "weight_decay": 0.0,
 }
-# Lillicrap et al. 2016 in today's dress: one critic, no smoothing, no delay.
+# Lillicrap et al. 2016 with the networks and rates of TD3: one critic, no target noise, no delay.
 DDPG = TD3 | {
     "critics": 1,
     "clipped_double_q": False,
@@ -151,9 +170,9 @@ DDPG = TD3 | {
 }
 
 
-def one_each(name: str, settings: dict[str, Any], wish: RecipeArgs) -> Experiment:
-    """TD3 and DDPG: few envs, as many updates as env steps, a thousand rows before the first."""
-    env, _ = resolved(wish, "Pendulum-v1", 8)
+def classic_experiment(name: str, settings: dict[str, Any], args: RecipeArgs) -> Experiment[Transition]:
+    """Return TD3 or DDPG: few envs, one update per env step, the first after a thousand rows."""
+    env, _ = resolve_env(args, "Pendulum-v1", 8)
     return Experiment(
         env,
         TD3Config(**settings),
@@ -162,17 +181,39 @@ def one_each(name: str, settings: dict[str, Any], wish: RecipeArgs) -> Experimen
             replay_capacity=1_000_000,
             learning_starts=max(10, 1000 // env.envs),
         ),
-        Inline(threads=1 if wish.device == "cpu" else 0),
+        Inline(threads=1 if args.device == "cpu" else 0),
         until=Until(minutes=10),
-        device=wish.device,
+        device=args.device,
         recipe=name,
     )
 
 
 RECIPES = [
-    Recipe("fasttd3", "FastTD3: the paper's numbers on a GPU, small nets on a CPU", DEFAULT_ENV, fitting),
-    Recipe("fasttd3-cpu", "FastTD3 with small nets and batches, whatever the device", DEFAULT_ENV, small),
-    Recipe("fasttd3-paper", "FastTD3 with the paper's numbers, whatever the device", DEFAULT_ENV, paper),
-    Recipe("td3", "TD3: scalar critics, target policy", "Pendulum-v1", partial(one_each, "td3", TD3)),
-    Recipe("ddpg", "DDPG: one critic, no delay", "Pendulum-v1", partial(one_each, "ddpg", DDPG)),
+    Recipe(
+        "fasttd3",
+        "FastTD3: the paper's settings on a GPU, small networks on a CPU",
+        DEFAULT_ENV,
+        default_experiment,
+    ),
+    Recipe(
+        "fasttd3-cpu",
+        "FastTD3 with small networks and batches, on any device",
+        DEFAULT_ENV,
+        small_experiment,
+    ),
+    Recipe(
+        "fasttd3-paper", "FastTD3 with the paper's settings, on any device", DEFAULT_ENV, paper_experiment
+    ),
+    Recipe(
+        "td3",
+        "TD3: two scalar critics, target policy, delayed policy updates",
+        "Pendulum-v1",
+        partial(classic_experiment, "td3", TD3),
+    ),
+    Recipe(
+        "ddpg",
+        "DDPG: one critic, no target noise, no delay",
+        "Pendulum-v1",
+        partial(classic_experiment, "ddpg", DDPG),
+    ),
 ]

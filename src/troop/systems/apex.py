@@ -1,7 +1,7 @@
 """Ape-X: Horgan et al. 2018, "Distributed Prioritized Experience Replay".
 
-Many actors, each exploring in its own measure, fill one prioritized replay from which one learner learns.
-docs/systems/apex.md has the picture, and what differs from the paper.
+Many actors, each with its own constant exploration, fill one prioritized replay, from which one learner
+samples. docs/explanation/systems/ape-x.md has a diagram and the differences from the paper.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from troop.core.batch import NStep, Transition
 from troop.core.config import bounded
 from troop.core.env import EnvConfig
 from troop.core.errors import BadInput
+from troop.core.exploration import EpsilonLadder
 from troop.core.program import Program, build, derive_seed
+from troop.core.system import RunSettings
 from troop.replay.limiter import Limiter
 from troop.replay.prioritized import PriorityConfig
 from troop.replay.sharded import Shard, ShardedReplay
@@ -26,151 +28,148 @@ from troop.roles.weights import Weights
 from troop.systems.components import (
     ActorConfig,
     add_evaluator,
-    exploration_rates,
+    make_replay,
     make_sampler,
-    n_step,
+    n_step_experience,
+    rows_per_env,
     seeded_learner,
-    stream_length,
 )
 from troop.systems.devices import parse_devices
-from troop.systems.settings import RunSettings
-from troop.systems.sync import store
 
 
 @dataclass(frozen=True)
 class Apex:
-    """Actors x n, prioritized replay, weights, learner, evaluator: each on a host of its own."""
+    """Actors, prioritized replay, weights, learner and evaluator, each on its own host."""
 
     actors: int = bounded(4, low=1, high=10_000)
-    """Each has as many envs as the env config says."""
+    """Number of actors; each steps --envs envs."""
     overlap: bool = True
-    """Actors with an even number of envs step them in two halves, choosing for one while the other simulates:
-    worth it where simulating takes longer than choosing."""
+    """Actors with an even number of envs step them in two halves, acting for one half while the other
+    simulates; useful if simulating takes longer than acting."""
     chunk_length: int = bounded(25, low=1)
-    """Vector steps that an actor sends in one piece."""
+    """Vector steps per message of an actor to the replay."""
     weight_sync_steps: int = bounded(400, low=1)
-    """Env steps of an actor between two looks for newer weights."""
+    """Env steps of an actor between two requests for new weights."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     replay_capacity: int = bounded(1_000_000, low=1)
-    """Rows of replay over all envs of all actors; the oldest give way."""
+    """Rows of the replay, over all envs of all actors; the oldest are overwritten."""
     learning_starts: int = bounded(50_000, low=1)
-    """Rows over all envs before the first update."""
+    """Rows in the replay, over all envs, before the first update."""
     samples_per_insert: float = bounded(0.0, low=0)
-    """Rows learned from for each row that comes; 0 lets actors and learner run free, as in the paper."""
+    """Rows sampled per row inserted; 0: neither actors nor learner wait, as in the paper."""
     tolerance: int = bounded(0, low=0)
-    """Rows by which the ratio may be missed, at least half a batch; 0 for two batches."""
+    """Rows by which samples_per_insert may be missed before one side waits, at least half a batch; 0: two
+    batches."""
     priority: PriorityConfig = field(
         default_factory=lambda: PriorityConfig(alpha=0.6, beta=0.4, beta_end=0.4)
     )
     initial_priority: Literal["td_error", "max"] = "td_error"
-    """Priority of new rows: the actor's own |TD error| where its policy tells values, or the largest yet."""
+    """Priority of new rows: |TD error| computed by the actor, if its policy outputs values, or the largest
+    priority so far."""
     epsilon_base: float = bounded(0.4, above=0, below=1)
+    """epsilon in epsilon^(1 + alpha i / (N - 1)), the constant exploration of env i of all N."""
     epsilon_alpha: float = bounded(7.0, low=0)
-    """Row i of all N explores with epsilon^(1 + alpha i / (N - 1)), for good."""
+    """alpha in the same formula; larger values lower the exploration of most envs."""
     replay_shards: int = bounded(1, low=1, high=1024)
-    """Replays, each on a host of its own, among which actors are dealt out."""
+    """Number of replay shards, each on its own host; actors are assigned to them in turn."""
     devices: str = ""
-    """Where roles compute, as learner=cuda:1,actor=cuda:0 or actor0=cuda:0. Who is not named: the learner on
-    --device, actors on the CPU."""
+    """Device of each role, such as learner=cuda:1,actor=cuda:0 or actor0=cuda:0. By default the learner uses
+    --device and actors use the CPU."""
     replay_dir: str = ""
-    """Keep the replay in files of this folder instead of in memory."""
+    """Directory of files that hold the replay instead of memory."""
     save_replay: bool = True
-    """Put the replay into checkpoints; without it a resumed run fills it anew."""
+    """Include the replay in checkpoints; without it a resumed run starts with an empty replay."""
     recreate_every: int = bounded(0, low=0)
-    """Vector steps after which envs are made anew, so that a resume can play them back; 0: never, and a
-    resumed run starts new episodes. Actors step two halves of their envs in turn only with 0."""
+    """Vector steps after which the envs are recreated, so that a resumed run can restore them by repeating
+    their actions; 0: never, and a resumed run starts new episodes. If not 0, overlap has no effect."""
 
     def program(
-        self, algorithm: AlgorithmConfig[Transition], env: EnvConfig, setting: RunSettings
+        self, algorithm: AlgorithmConfig[Transition], env: EnvConfig, settings: RunSettings
     ) -> Program:
-        """Actors and the learner hold the replays and the weights; nobody holds an actor."""
-        program, seed = Program("apex"), setting.seed
-        experience, device = self.validate(algorithm), self.parse_devices(setting)
+        """Actors and learner call the replays and the weights; no role calls an actor or the learner."""
+        program, seed = Program("apex"), settings.seed
+        self.validate()
+        experience = n_step_experience(algorithm, program.name)
+        devices = self.role_devices(settings)
         replays = [
-            program.add(f"replay{s or ''}", Shard, *self.replay(env, experience, setting, s))
-            for s in range(self.replay_shards)
+            program.add(f"replay{i or ''}", Shard, *self.shard_args(env, experience, seed, i))
+            for i in range(self.replay_shards)
         ]
         weights = program.add("weights", Weights)
         program.add(
             "learner",
             Learner,
-            build(seeded_learner, algorithm.algorithm, env.spec, seed, device["learner"]),
+            build(seeded_learner, algorithm.algorithm, env.spec, seed, devices["learner"]),
             replays[0]
             if self.replay_shards == 1
             else build(ShardedReplay, replays, self.learner.prefetch, seed),
             weights,
             self.learner,
-            device["learner"],
+            devices["learner"],
         )
-        explore = exploration_rates(
-            algorithm.exploration, self.actors * env.envs, self.epsilon_base, self.epsilon_alpha
-        )
+        ladder = EpsilonLadder(self.epsilon_base, self.epsilon_alpha)
+        exploration = algorithm.exploration.per_env(self.actors * env.envs, ladder)
         for i in range(self.actors):
-            plan = ActorConfig(
+            config = ActorConfig(
                 derive_seed(seed, f"actor {i}"),
                 i // self.replay_shards * env.envs,
                 self.chunk_length,
-                tuple(explore[i :: self.actors]),  # each actor has rungs from top to bottom
+                exploration[i :: self.actors],  # every actor has both low and high values
                 self.actor_priorities(experience),
                 self.recreate_every,
-                double_buffered=self.overlap and not setting.deterministic,
-                device=device[f"actor{i}"],
+                double_buffered=self.overlap and not settings.deterministic,
+                device=devices[f"actor{i}"],
             )
-            shard = replays[i % self.replay_shards]
-            program.add(
-                f"actor{i}",
-                Actor,
-                build(make_sampler, algorithm, env, plan),
-                shard,
-                weights,
-                self.weight_sync_steps,
-            )
-        add_evaluator(program, algorithm, env, weights, setting)
+            sampler, replay = build(make_sampler, algorithm, env, config), replays[i % self.replay_shards]
+            program.add(f"actor{i}", Actor, sampler, replay, weights, self.weight_sync_steps)
+        add_evaluator(program, algorithm, env, weights, settings)
         return program
 
-    def validate(self, algorithm: AlgorithmConfig[Transition]) -> NStep:
-        """The windows to be drawn; BadInput if these settings cannot work together."""
+    def validate(self) -> None:
+        """Raise BadInput if the settings contradict each other."""
         if self.replay_shards > self.actors:
             raise BadInput(
-                f"--system.replay-shards is {self.replay_shards}; it must be at most the {self.actors} actors."
+                f"--system.replay-shards is {self.replay_shards}; it must be at most --system.actors, "
+                f"{self.actors}."
             )
-        if 0 < self.tolerance < (least := (self.learner.batch_size + 1) // 2):
+        if 0 < self.tolerance < (minimum := (self.learner.batch_size + 1) // 2):
             raise BadInput(
-                f"--system.tolerance is {self.tolerance}; it must be 0 or at least {least}, half a batch."
+                f"--system.tolerance is {self.tolerance}; it must be 0 or at least {minimum}, half a batch."
             )
         if self.learning_starts >= self.replay_capacity:
             raise BadInput(
-                f"--system.learning-starts is {self.learning_starts}; it must be below the capacity, {self.replay_capacity}."
+                f"--system.learning-starts is {self.learning_starts}; it must be below "
+                f"--system.replay-capacity, {self.replay_capacity}."
             )
-        return n_step(algorithm)
 
-    def parse_devices(self, setting: RunSettings) -> dict[str, str]:
-        """The device of the learner and of each actor."""
-        usual = {"learner": setting.device} | {f"actor{i}": "cpu" for i in range(self.actors)}
-        return parse_devices(self.devices, usual)
+    def role_devices(self, settings: RunSettings) -> dict[str, str]:
+        """Return the device of the learner and of each actor."""
+        defaults = {"learner": settings.device} | {f"actor{i}": "cpu" for i in range(self.actors)}
+        return parse_devices(self.devices, defaults)
 
     def actor_priorities(self, experience: NStep) -> bool:
-        """Whether actors give rows their priorities: not where the replay scales rewards, unknown to them."""
+        """Whether actors compute initial priorities: not if the replay scales rewards by unknown factors."""
         return (
             self.initial_priority == "td_error"
             and self.priority.alpha > 0
             and experience.scale_rewards_to is None
         )
 
-    def replay(
-        self, env: EnvConfig, experience: NStep, setting: RunSettings, shard: int
+    def shard_args(
+        self, env: EnvConfig, experience: NStep, seed: int, shard: int
     ) -> tuple[UniformReplay, Limiter, bool, str]:
-        """What shard number `shard` is built from: its store, limiter, whether it is saved, its name."""
-        rows = len(range(shard, self.actors, self.replay_shards)) * env.envs
-        least = max(self.chunk_length + experience.n, self.learning_starts // (self.actors * env.envs)) + 1
-        capacity = self.replay_capacity * rows // (self.actors * env.envs)
-        size = ReplaySize(stream_length(env.spec, capacity, rows, least), 1, self.replay_dir)
-        spec, seed = dataclasses.replace(env.spec, envs=rows), derive_seed(setting.seed, f"shard {shard}")
+        """Return the arguments of replay shard number `shard`: buffer, limiter, whether it is saved, name."""
+        all_envs = self.actors * env.envs
+        shard_envs = len(range(shard, self.actors, self.replay_shards)) * env.envs
+        minimum = max(self.chunk_length + experience.n, self.learning_starts // all_envs) + 1
+        size = ReplaySize(rows_per_env(env.spec, self.replay_capacity, all_envs, minimum), 1, self.replay_dir)
+        spec = dataclasses.replace(env.spec, envs=shard_envs)
         tolerance = (self.tolerance or 2 * self.learner.batch_size) / self.replay_shards
-        warmup = max(1, self.learning_starts // self.replay_shards)
+        learning_starts = max(1, self.learning_starts // self.replay_shards)
+        seed = derive_seed(seed, f"shard {shard}")
         return (
-            build(store, spec, experience, size, self.priority, seed, "cpu"),
-            build(Limiter, self.samples_per_insert, warmup, tolerance),
+            build(make_replay, spec, experience, size, self.priority, seed, "cpu"),
+            build(Limiter, self.samples_per_insert, learning_starts, tolerance),
             self.save_replay,
             f"replay{shard or ''}",
         )

@@ -1,131 +1,134 @@
-"""What systems with actors of their own share: hands, rates of exploration, the evaluator."""
+"""Parts that several systems are built from: samplers, learners, replay buffers, the evaluator."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Protocol
 
 import torch
-from torch import nn
 
-from troop.core.algorithm import Algorithm, AlgorithmConfig
+from troop.core.algorithm import Algorithm, AlgorithmConfig, Policy
 from troop.core.batch import NStep, Transition
 from troop.core.env import EnvConfig, EnvSpec
 from troop.core.errors import BadInput
-from troop.core.exploration import Exploration, LinearSchedule, PerEnv, PerEpisodeUniform
+from troop.core.exploration import Exploration, PerEnv
 from troop.core.flow import WeightSource
 from troop.core.peers import NO_PEERS, Peers
 from troop.core.program import Program, Schedule, build, derive_seed
+from troop.core.system import RunSettings
+from troop.replay.prioritized import PrioritizedReplay, PriorityConfig
 from troop.replay.recorders.chunks import ChunkRecorder
-from troop.roles.actor import Sampler
+from troop.replay.uniform import ReplaySize, UniformReplay
 from troop.roles.collector import Collector, EnvFactory
 from troop.roles.evaluator import Evaluator
-from troop.systems.settings import RunSettings
+from troop.roles.sampler import Sampler
 
 
-def epsilon_ladder(rows: int, epsilon: float = 0.4, alpha: float = 7.0) -> list[float]:
-    """Ape-X's constants, eps^(1 + alpha i / (N - 1)) for row i of N; one row alone has eps itself."""
-    return [float(epsilon ** (1 + alpha * i / max(1, rows - 1))) for i in range(rows)]
-
-
-def ramp(rows: int, low: float, high: float) -> list[float]:
-    """Equal steps from low to high; one row alone has the middle."""
-    if rows == 1:
-        return [(low + high) / 2]
-    return [low + (high - low) * i / (rows - 1) for i in range(rows)]
-
-
-def exploration_rates(exploration: Exploration, rows: int, epsilon: float, alpha: float) -> list[float]:
-    """A constant for each of all rows: a ladder for who anneals an epsilon, a ramp for who draws a noise."""
-    if isinstance(exploration, PerEpisodeUniform):
-        return ramp(rows, exploration.low, exploration.high)
-    if isinstance(exploration, LinearSchedule) and exploration.start != exploration.end:
-        noise = math.floor(
-            exploration.end
-        )  # noisy nets count from 1 on: their noise stays, epsilon comes on top
-        return [noise + rung for rung in epsilon_ladder(rows, epsilon, alpha)]
-    return exploration.begin(rows, torch.device("cpu")).tolist()
-
-
-def n_step(algorithm: AlgorithmConfig[Transition]) -> NStep:
-    """The windows an algorithm wants; BadInput if it wants trajectories."""
+def n_step_experience(algorithm: AlgorithmConfig[Transition], system: str = "chosen") -> NStep:
+    """Return the n-step windows that the algorithm learns from; BadInput if it learns from trajectories."""
     experience = algorithm.experience
     if not isinstance(experience, NStep):
-        raise BadInput(f"{type(algorithm).__name__} wants trajectories; this system hands out transitions.")
+        raise BadInput(
+            f"{type(algorithm).__name__} learns from trajectories, but the {system} system samples n-step "
+            "transitions; use an algorithm of the DQN, TD3 or SAC family."
+        )
     return experience
 
 
-def stream_length(spec: EnvSpec, capacity: int, rows: int, least: int) -> int:
-    """Rows of replay for each of `rows` streams; BadInput if that is less than a window and a piece need."""
-    margin = max((field.stack for field in spec.obs.values()), default=1)
-    if (length := capacity // rows) < least + margin:
+def rows_per_env(spec: EnvSpec, capacity: int, envs: int, minimum: int) -> int:
+    """Return the rows of replay for each of `envs` env streams; BadInput if they are fewer than needed.
+
+    `minimum` are the rows that a stream must hold at once, besides the frames of a stacked observation.
+    """
+    minimum += max((field.stack for field in spec.obs.values()), default=1)
+    if capacity // envs < minimum:
         raise BadInput(
-            f"--system.replay-capacity is {capacity}; with {rows} env streams it must be at least "
-            f"{rows * (least + margin)}."
+            f"--system.replay-capacity is {capacity}; with {envs} envs it must be at least {envs * minimum}."
         )
-    return length
+    return capacity // envs
+
+
+def make_replay(
+    spec: EnvSpec, experience: NStep, size: ReplaySize, priority: PriorityConfig, seed: int, device: str
+) -> UniformReplay:
+    """Build a prioritized replay, or a uniform one if `priority.alpha` is 0."""
+    seed = derive_seed(seed, "replay")
+    if priority.alpha:
+        return PrioritizedReplay(spec, experience, size, seed, device, priority)
+    return UniformReplay(spec, experience, size, seed, device)
+
+
+class MakeLearner(Protocol):
+    """`AlgorithmConfig.algorithm`, `SplitAlgorithmConfig.critic_learner` or `actor_learner`."""
+
+    def __call__(self, spec: EnvSpec, peers: Peers = ..., device: str = "cpu") -> Algorithm[Transition]:
+        """Build the learner on `device`."""
+        ...
 
 
 def seeded_learner(
-    make: Any, spec: EnvSpec, seed: int, device: str, peers: Peers = NO_PEERS
-) -> Algorithm[Transition]:  # noqa: ANN401
-    """A learner whose first weights depend on `seed` alone: copies on any host begin as one."""
+    make: MakeLearner, spec: EnvSpec, seed: int, device: str, peers: Peers = NO_PEERS
+) -> Algorithm[Transition]:
+    """Build a learner whose initial weights depend only on `seed`, so that copies on all hosts are equal."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "first weights"))
-        algorithm: Algorithm[Transition] = make(spec, peers=peers, device=device)
-    return algorithm
+        return make(spec, peers=peers, device=device)
+
+
+def make_policy(algorithm: AlgorithmConfig[Transition], spec: EnvSpec, device: str) -> Policy:
+    """Build the policy on `device`."""
+    return algorithm.policy(spec).to(device)
 
 
 @dataclass(frozen=True)
 class ActorConfig:
-    """How one actor collects."""
+    """How one actor collects rollouts."""
 
     seed: int
-    first_stream: int  # its first stream
-    chunk_length: int  # vector steps in a piece
-    exploration: tuple[float, ...] | Exploration
-    actor_priorities: bool  # rows leave with their initial priority
-    recreate_every: int = 0
-    double_buffered: bool = True  # two halves in turn, where the envs can be halved
+    first_stream: int  # number of its first env stream in the replay
+    chunk_length: int  # vector steps per rollout sent
+    exploration: tuple[float, ...] | Exploration  # a constant per env, or a schedule
+    actor_priorities: bool  # compute the initial priority of each row
+    recreate_every: int = 0  # vector steps after which envs are recreated; 0: never
+    double_buffered: bool = True  # step two halves of the envs in turn, if their number is even
     device: str = "cpu"
 
 
 def make_sampler(algorithm: AlgorithmConfig[Transition], env: EnvConfig, config: ActorConfig) -> Sampler:
-    """A policy of its own with one collector, or two that take turns."""
-    policy: Any = algorithm.policy(env.spec).to(config.device)
+    """Build a policy and one collector, or two that are stepped in turn."""
+    policy = make_policy(algorithm, env.spec, config.device)
+    experience = n_step_experience(algorithm)
     parts = 2 if config.double_buffered and not config.recreate_every and env.envs % 2 == 0 else 1
-    share, collectors, recorders = env.envs // parts, [], []
+    part_env = _part_of(env, parts)
+    collectors, recorders = [], []
     for part in range(parts):
+        first = part * part_env.envs
         recorder = ChunkRecorder(
-            share,
-            config.first_stream + part * share,
+            part_env.envs,
+            config.first_stream + first,
             config.chunk_length,
-            n_step(algorithm),
+            experience,
             policy if config.actor_priorities else None,
         )
-        explore = config.exploration
-        if isinstance(explore, tuple):
-            explore = PerEnv(explore[part * share : (part + 1) * share])
-        make = partial(_halved(env, parts).make, device=config.device)
-        world = EnvFactory(
-            make,
-            derive_seed(config.seed, f"half {part}") if parts > 1 else config.seed,
-            config.recreate_every,
-        )
-        collectors.append(Collector(world, policy, recorder, explore))
+        exploration = config.exploration
+        if isinstance(exploration, tuple):
+            exploration = PerEnv(exploration[first : first + part_env.envs])
+        seed = derive_seed(config.seed, f"half {part}") if parts > 1 else config.seed
+        factory = EnvFactory(partial(part_env.make, device=config.device), seed, config.recreate_every)
+        collectors.append(Collector(factory, policy, recorder, exploration))
         recorders.append(recorder)
     return Sampler(policy, collectors, list(recorders))
 
 
-def _halved(env: EnvConfig, parts: int) -> EnvConfig:
-    half = env.with_envs(env.envs // parts)
-    threads = getattr(half, "threads", None)
+def _part_of(env: EnvConfig, parts: int) -> EnvConfig:
+    """Return the config of one of `parts` equal parts of the envs and of their threads."""
+    part = env.with_envs(env.envs // parts)
+    threads = getattr(part, "threads", None)
     if threads and parts > 1:
-        half = dataclasses.replace(half, threads=max(1, threads // parts))  # type: ignore[type-var]
-    return half
+        part = dataclasses.replace(part, threads=max(1, threads // parts))  # type: ignore[type-var]
+    return part
 
 
 def add_evaluator(
@@ -133,22 +136,19 @@ def add_evaluator(
     algorithm: AlgorithmConfig[Transition],
     env: EnvConfig,
     weights: WeightSource,
-    setting: RunSettings,
+    settings: RunSettings,
+    device: str = "cpu",
 ) -> None:
-    """A node that evaluates the newest policy on schedule, in envs of its own and on the CPU."""
-    evaluation, spec = setting.evaluation, env.spec
-    own = env.for_evaluation().with_envs(evaluation.episodes)
+    """Add a node that evaluates the newest policy on schedule, in its own envs on `device`."""
+    evaluation, spec = settings.evaluation, env.spec
+    max_steps = evaluation.max_episode_steps
     program.add(
         "evaluator",
         Evaluator,
-        partial(own.make, device="cpu"),
-        build(_policy, algorithm, spec),
+        partial(env.for_evaluation().with_envs(evaluation.episodes).make, device=device),
+        build(make_policy, algorithm, spec, device),
         weights,
-        derive_seed(setting.seed, "evaluate"),
-        min(evaluation.longest, (spec.episode_limit or evaluation.longest) + 1),
+        derive_seed(settings.seed, "evaluate"),
+        min(max_steps, (spec.episode_limit or max_steps) + 1),
     )
     program.schedule("evaluator", Schedule(evaluation.env_steps, evaluation.seconds))
-
-
-def _policy(algorithm: AlgorithmConfig[Transition], spec: EnvSpec) -> nn.Module:
-    return algorithm.policy(spec)

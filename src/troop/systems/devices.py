@@ -1,4 +1,4 @@
-"""Which device each role computes on, as a user says it."""
+"""The device of each role, as given by --system.devices."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from troop.core.devices import check_device
 from troop.core.errors import BadInput
 
 
-def parse_devices(devices: str, usual: Mapping[str, str]) -> dict[str, str]:
-    """The device of each role: the `usual`, but for what `devices` says, as learner=cuda:1,actor0=cuda:0.
+def parse_devices(text: str, defaults: Mapping[str, str]) -> dict[str, str]:
+    """Return the device of each role of `defaults`, changed by `text`, such as learner=cuda:1,actor0=cuda:0.
 
-    `actor` stands for actor0, actor1 and so on, unless one is named by itself. BadInput if a role is not one
-    of these, is named twice, or its device is not here.
+    `actor` means all of actor0, actor1, ... that are not listed by number. Raise BadInput if `text` lists an
+    unknown role, a role twice, or a device that this machine does not have.
     """
-    said: dict[str, str] = {}
-    for part in devices.split(",") if devices.strip() else ():
-        role, _, device = (word.strip() for word in part.partition("="))
-        if not (role and device) or role in said:
+    listed: dict[str, str] = {}
+    for entry in text.split(",") if text.strip() else ():
+        role, _, device = (word.strip() for word in entry.partition("="))
+        if not (role and device) or role in listed:
             raise BadInput(
-                f"--system.devices is {devices!r}; it must look like role=cuda:1,role=cpu and name each role "
-                "at most once."
+                f"--system.devices is {text!r}; it must look like role=cuda:1,role=cpu and list each role at "
+                "most once."
             )
-        said[role] = device
-    kinds = {role: _kind(role) for role in usual}
-    for role, device in said.items():
-        if role not in usual and role not in kinds.values():
-            raise BadInput(f"--system.devices names {role!r}{_meant(role, {*usual, *kinds.values()})}")
+        listed[role] = device
+    groups = {role: _group(role) for role in defaults}
+    for role, device in listed.items():
+        if role not in defaults and role not in groups.values():
+            raise BadInput(f"--system.devices lists {role!r}{_hint(role, {*defaults, *groups.values()})}")
         check_device(device, f"--system.devices for {role}")
-    return {role: said.get(role, said.get(kinds[role], device)) for role, device in usual.items()}
+    return {role: listed.get(role, listed.get(groups[role], device)) for role, device in defaults.items()}
 
 
-def _kind(role: str) -> str:
-    """`actor` of `actor12`."""
+def _group(role: str) -> str:
+    """Return the role without its number: `actor` for `actor12`."""
     return re.sub(r"\d+$", "", role) or role
 
 
-def _meant(role: str, known: set[str]) -> str:
-    near = suggest(role, known, 1)
-    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}."
+def _hint(role: str, roles: set[str]) -> str:
+    similar = suggest(role, roles, 1)
+    return f"; did you mean {similar[0]!r}?" if similar else f"; the roles are {', '.join(sorted(roles))}."

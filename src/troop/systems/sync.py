@@ -1,4 +1,4 @@
-"""Sync: one place, in turn: collect, store, update. FastTD3, TD3, DDPG as their authors run them."""
+"""Sync: one role collects, stores and updates in turn, as the authors of FastTD3, TD3 and DQN do."""
 
 from __future__ import annotations
 
@@ -6,63 +6,52 @@ import dataclasses
 from dataclasses import dataclass, field
 from functools import partial
 
-from torch import nn
-
 from troop.core.algorithm import Algorithm, AlgorithmConfig
-from troop.core.batch import NStep, Transition
+from troop.core.batch import Transition
 from troop.core.config import bounded
 from troop.core.env import Continuous, EnvConfig, EnvSpec
-from troop.core.errors import BadInput
 from troop.core.exploration import Exploration
-from troop.core.program import Program, Schedule, build, derive_seed
-from troop.replay.prioritized import PrioritizedReplay, PriorityConfig
+from troop.core.program import Program, build, derive_seed
+from troop.core.system import RunSettings
+from troop.replay.prioritized import PriorityConfig
 from troop.replay.recorders.steps import StepRecorder
-from troop.replay.uniform import ReplaySize, UniformReplay
+from troop.replay.uniform import ReplaySize
 from troop.roles.collector import EnvFactory
-from troop.roles.evaluator import Evaluator
 from troop.roles.trainer import Trainer, UpdateSchedule
-from troop.systems.settings import RunSettings
+from troop.systems.components import add_evaluator, make_replay, n_step_experience, rows_per_env
+
+MAX_RECORDED_ACTIONS = 2**26  # numbers kept to replay the actions of a resumed run: 256 MB of float32
 
 
 @dataclass(frozen=True)
 class Sync:
-    """A Trainer alone, and its Evaluator."""
+    """A trainer and an evaluator."""
 
     schedule: UpdateSchedule = field(default_factory=UpdateSchedule)
     replay_capacity: int = bounded(1_000_000, low=1)
-    """Rows of replay over all envs."""
+    """Rows of the replay, over all envs; the oldest are overwritten."""
     learning_starts: int = bounded(10, low=1)
     """Rows per env before the first update."""
     priority: PriorityConfig = field(default_factory=PriorityConfig)
     replay_dir: str = ""
-    """Keep the replay in files of this folder instead of in memory: slower, but it may be larger."""
+    """Directory of files that hold the replay instead of memory: slower, but it may be larger than memory."""
     save_replay: bool = True
-    """Put the replay into checkpoints; without it a resumed run fills it anew."""
+    """Include the replay in checkpoints; without it a resumed run starts with an empty replay."""
     recreate_every: int = bounded(5_000, low=0)
-    """Vector steps after which envs are made anew, so that a resume can play them back exactly; 0: never.
-    Choose more than an episode has, or its end is not seen in training."""
+    """Vector steps after which the envs are recreated, so that a resumed run can restore them by repeating
+    their actions; 0: never, and a resumed run starts new episodes. Use more steps than an episode has, or
+    training never sees the end of an episode."""
 
     def program(
-        self, algorithm: AlgorithmConfig[Transition], env: EnvConfig, setting: RunSettings
+        self, algorithm: AlgorithmConfig[Transition], env: EnvConfig, settings: RunSettings
     ) -> Program:
-        """The evaluator holds the trainer."""
-        program, spec, device = Program("sync"), env.spec, setting.device
-        learner = build(algorithm.algorithm, spec, device=device)
+        """The evaluator pulls the policy from the trainer."""
+        program, device = Program("sync"), settings.device
+        learner = build(algorithm.algorithm, env.spec, device=device)
         trainer = self.add_trainer(
-            program, "trainer", algorithm, env, setting, learner, algorithm.exploration
+            program, "trainer", algorithm, env, settings, learner, algorithm.exploration
         )
-        evaluation = setting.evaluation
-        own = env.for_evaluation().with_envs(evaluation.episodes)
-        program.add(
-            "evaluator",
-            Evaluator,
-            partial(own.make, device=device),
-            build(_policy, algorithm, env, device),
-            trainer,
-            derive_seed(setting.seed, "evaluate"),
-            min(evaluation.longest, (spec.episode_limit or evaluation.longest) + 1),
-        )
-        program.schedule("evaluator", Schedule(evaluation.env_steps, evaluation.seconds))
+        add_evaluator(program, algorithm, env, trainer, settings, device)
         return program
 
     def add_trainer(
@@ -71,66 +60,38 @@ class Sync:
         name: str,
         algorithm: AlgorithmConfig[Transition],
         env: EnvConfig,
-        setting: RunSettings,
+        settings: RunSettings,
         learner: Algorithm[Transition],
         exploration: Exploration,
-        store_name: str = "replay",
+        replay_name: str = "replay",
     ) -> Trainer:
-        """A node that collects, stores and learns in turn; metrics call its store `store_name`."""
-        spec, seed, device = env.spec, setting.seed, setting.device
-        schedule = dataclasses.replace(
-            self.schedule, overlap=self.schedule.overlap and not setting.deterministic
-        )
-        experience = _n_step(algorithm)
-        size = self.size(spec, experience.n)
+        """Add a node that collects, stores and updates in turn; `replay_name` prefixes its replay metrics."""
+        spec, seed, device = env.spec, settings.seed, settings.device
+        experience = n_step_experience(algorithm, program.name)
+        size = self.replay_size(spec, experience.n)
+        overlap = self.schedule.overlap and not settings.deterministic
+        make_env = partial(env.make, device=device)
         return program.add(
             name,
             Trainer,
-            EnvFactory(
-                partial(env.make, device=device), derive_seed(seed, "train"), self.recreate_interval(spec)
-            ),
+            EnvFactory(make_env, derive_seed(seed, "train"), self.recreate_interval(spec)),
             learner,
             build(StepRecorder, env.envs),
-            build(store, spec, experience, size, self.priority, seed, device),
+            build(make_replay, spec, experience, size, self.priority, seed, device),
             exploration,
-            schedule,
+            dataclasses.replace(self.schedule, overlap=overlap),
             self.save_replay,
-            store_name,
+            replay_name,
         )
 
     def recreate_interval(self, spec: EnvSpec) -> int:
-        """Vector steps whose actions are kept for a resume: `recreate_every`, or 256 MB but at least an episode."""
-        size = spec.action.size if isinstance(spec.action, Continuous) else 1
-        return min(self.recreate_every, max(2**26 // (spec.envs * size), (spec.episode_limit or 0) + 2))
+        """Return `recreate_every`, or fewer steps if their actions exceed 256 MB, but at least an episode."""
+        action_size = spec.action.size if isinstance(spec.action, Continuous) else 1
+        affordable = MAX_RECORDED_ACTIONS // (spec.envs * action_size)
+        return min(self.recreate_every, max(affordable, (spec.episode_limit or 0) + 2))
 
-    def size(self, spec: EnvSpec, n: int) -> ReplaySize:
-        """Rows per env, and how many must be there before the first update."""
-        length = self.replay_capacity // spec.envs
-        margin = max((field.stack for field in spec.obs.values()), default=1)
-        if length < (least := max(self.learning_starts, n) + margin + 1):
-            raise BadInput(
-                f"--system.replay-capacity is {self.replay_capacity}; with {spec.envs} envs it must be at least "
-                f"{spec.envs * least}."
-            )
+    def replay_size(self, spec: EnvSpec, n: int) -> ReplaySize:
+        """Return the rows per env of the replay; BadInput if they are too few to learn from."""
+        minimum = max(self.learning_starts, n) + 1
+        length = rows_per_env(spec, self.replay_capacity, spec.envs, minimum)
         return ReplaySize(length, self.learning_starts, self.replay_dir)
-
-
-def store(
-    spec: EnvSpec, experience: NStep, size: ReplaySize, priority: PriorityConfig, seed: int, device: str
-) -> UniformReplay:
-    """The replay a system's settings ask for."""
-    seed = derive_seed(seed, "replay")
-    if priority.alpha:
-        return PrioritizedReplay(spec, experience, size, seed, device, priority)
-    return UniformReplay(spec, experience, size, seed, device)
-
-
-def _n_step(algorithm: AlgorithmConfig[Transition]) -> NStep:
-    experience = algorithm.experience
-    if not isinstance(experience, NStep):
-        raise BadInput(f"{type(algorithm).__name__} wants trajectories; this system hands out transitions.")
-    return experience
-
-
-def _policy(algorithm: AlgorithmConfig[Transition], env: EnvConfig, device: str) -> nn.Module:
-    return algorithm.policy(env.spec).to(device)

@@ -1,0 +1,38 @@
+"""Envs of recipes: resolved from the arguments, with the settings of their suite and their share of cores."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from troop import envs
+from troop.core.env import EnvConfig
+from troop.engines.runtime import cores
+from troop.recipes.recipe import RecipeArgs
+
+
+def resolve_env(args: RecipeArgs, default_env: str, default_envs: int) -> tuple[EnvConfig, str]:
+    """Return the env and its family; humanoids of the Playground get FastTD3's tuned reward."""
+    env_id = args.env or default_env
+    env, family = envs.resolve(env_id, args.envs or default_envs), envs.family(env_id)
+    if family == "playground" and isinstance(env, envs.EnvPool):
+        env = dataclasses.replace(env, settings=envs.tuned_reward(env.id))
+    return env, family
+
+
+def resolve_atari(args: RecipeArgs, default_envs: int) -> EnvConfig:
+    """Return an Atari game as it is trained on: rewards clipped, a lost life ends the episode."""
+    env = envs.resolve(args.env or "Pong-v5", args.envs or default_envs)
+    if isinstance(env, envs.EnvPool):
+        settings = envs.preprocessing(clip_rewards=True, terminal_on_life_loss=True)
+        env = dataclasses.replace(env, settings=settings)
+    return env
+
+
+def with_threads(env: EnvConfig, threads: int) -> EnvConfig:
+    """Return the env stepped by `threads` threads, at least one; other backends than EnvPool have none."""
+    return dataclasses.replace(env, threads=max(1, threads)) if isinstance(env, envs.EnvPool) else env
+
+
+def learner_threads() -> int:
+    """Return half of the cores, at least one: the simulator steps on the others at the same time."""
+    return max(1, cores() // 2)

@@ -20,7 +20,7 @@ SPELLED = {"env.envs": "envs"}  # settings with a flag of their own
 def page() -> str:
     """Return the whole page: an overview and one section for each recipe."""
     rows = [
-        [f"[`{name}`](#{name})", recipe.about, code(recipe.env), _axes(build(name))]
+        [f"[`{name}`](#{name})", recipe.description, code(recipe.default_env), _axes(build(name))]
         for name, recipe in RECIPES.items()
     ]
     overview = table(["recipe", "what it is", "default env", "algorithm, system, engine"], rows)
@@ -35,7 +35,7 @@ def _axes(experiment: Experiment) -> str:
 def section(name: str) -> str:
     """Return the section of one recipe."""
     small, paper = build(name), PAPERS.get(name)
-    lines = [f"## {name}\n", f"{RECIPES[name].about}.\n"]
+    lines = [f"## {name}\n", f"{RECIPES[name].description}.\n"]
     lines.append(f"Source: {paper.citation if paper else NO_PAPER[name]}.\n")
     large = build(name, paper.env, paper.device) if paper else None
     lines.append(_table(small, large, paper))

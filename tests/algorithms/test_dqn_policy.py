@@ -1,6 +1,6 @@
 import pytest
 import torch
-from small_dqn import SPEC, learner
+from dqn_cases import SPEC, learner
 
 from troop.algorithms import C51Config, DQNConfig, RainbowConfig
 from troop.core.config import check, decode, encode
@@ -8,14 +8,14 @@ from troop.core.env import Continuous, Discrete, EnvSpec, Field
 from troop.core.exploration import LinearSchedule
 
 
-def seen(rows=64, seed=0):
+def sample_obs(rows=64, seed=0):
     return {"obs": torch.randn(rows, 3, generator=torch.Generator().manual_seed(seed))}
 
 
 @pytest.mark.parametrize("kind", [DQNConfig, C51Config])
-def test_each_row_explores_by_its_own_epsilon(kind):
+def test_each_row_uses_its_own_epsilon(kind):
     policy = learner(kind=kind).policy
-    obs = {"obs": seen(1)["obs"].expand(30_000, 3)}
+    obs = {"obs": sample_obs(1)["obs"].expand(30_000, 3)}
     greedy = policy.act(obs, None, torch.zeros(30_000)).action
     assert len(set(greedy.tolist())) == 1
     epsilon = torch.tensor([0.0, 0.3, 1.0]).repeat(10_000)
@@ -28,8 +28,8 @@ def test_each_row_explores_by_its_own_epsilon(kind):
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5])
-def test_with_the_action_travel_its_value_and_the_best_one(epsilon):
-    policy, obs = learner().policy, seen()
+def test_extras_hold_q_of_the_action_and_the_maximum_q(epsilon):
+    policy, obs = learner().policy, sample_obs()
     acted = policy.act(obs, None, torch.full((64,), epsilon))
     q = policy(obs["obs"])
     for row in range(64):
@@ -38,33 +38,33 @@ def test_with_the_action_travel_its_value_and_the_best_one(epsilon):
     assert bool((acted.extras["q"] < acted.extras["value"]).any()) == (epsilon > 0)
 
 
-def test_c51_tells_no_values_since_its_priorities_are_of_another_kind():
-    assert learner(kind=C51Config).policy.act(seen(), None, torch.zeros(64)).extras == {}
+def test_c51_returns_no_values_because_its_priorities_are_divergences():
+    assert learner(kind=C51Config).policy.act(sample_obs(), None, torch.zeros(64)).extras == {}
 
 
-def test_c51_acts_on_means_not_on_likely_atoms():
-    made = learner(kind=C51Config, atoms=3, v_min=-1.0, v_max=1.0)
+def test_c51_acts_on_means_of_the_distributions():
+    agent = learner(kind=C51Config, atoms=3, v_min=-1.0, v_max=1.0)
     logits = torch.tensor([[[0.6, 0.0, 0.4], [0.0, 0.9, 0.1], [0.05, 0.95, 0.0], [0.3, 0.4, 0.3]]]).log()
-    assert made.policy.values(logits)[0].tolist() == pytest.approx([-0.2, 0.1, -0.05, 0.0], abs=1e-6)
+    assert agent.policy.values(logits)[0].tolist() == pytest.approx([-0.2, 0.1, -0.05, 0.0], abs=1e-6)
 
 
-def test_noisy_rows_each_draw_their_own_noise_at_every_act():
+def test_every_row_of_a_noisy_policy_draws_its_own_noise_at_every_act():
     policy = learner(noisy=0.5).policy
-    obs, on = {"obs": seen(1)["obs"].expand(256, 3)}, torch.ones(256)
+    obs, on = {"obs": sample_obs(1)["obs"].expand(256, 3)}, torch.ones(256)
     first, second = (policy.act(obs, None, on).extras["value"] for _ in range(2))
     assert first.unique().numel() > 200  # the same observation, another noise in each row
     assert not torch.equal(first, second)
 
 
 @pytest.mark.parametrize("kind", [DQNConfig, RainbowConfig])
-def test_with_explore_zero_a_noisy_policy_says_the_same_twice(kind):
-    policy, obs, off = learner(kind=kind, noisy=0.5).policy, seen(), torch.zeros(64)
+def test_a_noisy_policy_is_deterministic_where_explore_is_zero(kind):
+    policy, obs, off = learner(kind=kind, noisy=0.5).policy, sample_obs(), torch.zeros(64)
     first, second = (policy.act(obs, None, off) for _ in range(2))
     assert torch.equal(first.action, second.action)
 
 
-def test_rows_at_zero_feel_nothing_of_the_noise_of_their_neighbours():
-    policy, obs, off = learner(noisy=0.5).policy, seen(), torch.zeros(64)
+def test_rows_with_explore_zero_are_unaffected_by_noise_of_other_rows():
+    policy, obs, off = learner(noisy=0.5).policy, sample_obs(), torch.zeros(64)
     first = policy.act(obs, None, off)
     half = torch.cat((off[:32], torch.ones(32)))
     mixed = policy.act(obs, None, half)
@@ -72,8 +72,8 @@ def test_rows_at_zero_feel_nothing_of_the_noise_of_their_neighbours():
     assert not torch.allclose(mixed.extras["value"][32:], first.extras["value"][32:], atol=1e-2)
 
 
-def test_acting_is_repeatable_from_the_seed():
-    policy, obs, rate = learner().policy, seen(), torch.full((64,), 0.5)
+def test_acting_is_reproducible_from_the_seed():
+    policy, obs, rate = learner().policy, sample_obs(), torch.full((64,), 0.5)
     found = []
     for _ in range(2):
         torch.manual_seed(7)
@@ -81,7 +81,7 @@ def test_acting_is_repeatable_from_the_seed():
     assert torch.equal(*found)
 
 
-def test_epsilon_runs_down_in_env_steps_and_noise_stays_on():
+def test_epsilon_decreases_with_env_steps_and_noise_stays_on():
     cfg = DQNConfig(epsilon_start=1.0, epsilon_end=0.1, epsilon_steps=1000)
     assert cfg.exploration == LinearSchedule(1.0, 0.1, 1000)
     held = cfg.exploration.update(torch.zeros(2), None, 500)
@@ -92,7 +92,7 @@ def test_epsilon_runs_down_in_env_steps_and_noise_stays_on():
     assert alone.start == alone.end == 1.0
 
 
-def test_what_a_noisy_row_explores_beyond_one_is_its_epsilon():
+def test_explore_above_one_is_the_epsilon_of_a_noisy_policy():
     torch.manual_seed(0)
     policy = DQNConfig(noisy=1e-6, hidden=(8,)).policy(spec((3,)))
     obs = {"obs": torch.zeros(4000, 3)}
@@ -130,13 +130,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refusals_say_what_came_and_what_was_expected(name):
+def test_unsupported_reason_names_the_given_and_the_expected_value(name):
     cfg, env, words = REFUSED[name]
     assert words in cfg.unsupported_reason(env)
 
 
 @pytest.mark.parametrize("kind", [DQNConfig, C51Config, RainbowConfig])
-def test_configs_are_sound_travel_as_json_and_take_what_they_should(kind):
+def test_configs_are_valid_round_trip_as_json_and_accept_supported_specs(kind):
     check(kind())
     assert decode(encode(kind()), {kind.__name__: kind}) == kind()
     images = [spec((4, 84, 84), torch.uint8), spec((1, 10, 5)), spec((3, 7, 7), torch.uint8)]
@@ -144,7 +144,7 @@ def test_configs_are_sound_travel_as_json_and_take_what_they_should(kind):
         assert kind().unsupported_reason(env) is None
 
 
-def test_rainbow_is_all_six_with_the_papers_numbers():
+def test_rainbow_defaults_are_the_papers():
     cfg = RainbowConfig()
     assert (cfg.double, cfg.dueling, cfg.n_step, cfg.atoms, cfg.noisy) == (True, True, 3, 51, 0.5)
     assert (cfg.optimizer, cfg.lr, cfg.eps, cfg.v_min, cfg.v_max) == ("adam", 6.25e-5, 1.5e-4, -10, 10)

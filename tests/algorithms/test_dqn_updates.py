@@ -3,15 +3,15 @@ import math
 
 import pytest
 import torch
-from small import differing, weights
-from small_dqn import C51_PARTS, C51_SMALL, SPEC, batch, learner, mean_of
+from dqn_cases import C51_PARTS, C51_SMALL, SPEC, batch, learner, mean_of
+from td3_cases import different_paths, weights
 
 from troop.algorithms import C51Config, DQNConfig, RainbowConfig
 
 
-def targets(made, sample):
-    noise = () if isinstance(made.cfg, C51Config) else (None,)
-    return made.target(sample, sample.next_obs["obs"], *noise)
+def targets(agent, sample):
+    noise = () if isinstance(agent.cfg, C51Config) else (None,)
+    return agent.target(sample, sample.next_obs["obs"], *noise)
 
 
 def best(values):
@@ -22,18 +22,18 @@ def best(values):
 
 @pytest.mark.parametrize("double", [False, True])
 def test_targets_by_hand(double):
-    made, sample = learner(double=double), batch()
-    found = targets(made, sample)
+    agent, sample = learner(double=double), batch()
+    found = targets(agent, sample)
     for row in range(16):
         after = sample.next_obs["obs"][row : row + 1]
-        judged, online = made.target_q(after)[0], made.q(after)[0]
+        judged, online = agent.target_q(after)[0], agent.q(after)[0]
         value = judged[best(online if double else judged)]
         by_hand = sample.reward[row] + sample.discount[row] * value
         assert found[row].item() == pytest.approx(by_hand.item(), abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", [{}, C51_PARTS])
-def test_double_differs_where_nets_differ_and_never_where_they_agree(kind):
+def test_double_q_differs_only_where_online_and_target_networks_differ(kind):
     sample = batch()
     plain, double = learner(**kind), learner(**kind | {"double": True})
     assert not torch.allclose(targets(plain, sample), targets(double, sample))
@@ -45,13 +45,13 @@ def test_double_differs_where_nets_differ_and_never_where_they_agree(kind):
     "kind, double", [(C51_SMALL, False), (C51_PARTS, False), (C51_PARTS | {"double": True}, True)]
 )
 def test_c51_targets_by_hand(kind, double):
-    made, sample = learner(**kind), batch()
-    found = targets(made, sample)
+    agent, sample = learner(**kind), batch()
+    found = targets(agent, sample)
     assert torch.allclose(found.sum(-1), torch.ones(16), atol=1e-6)
     for row in range(16):
         after = sample.next_obs["obs"][row : row + 1]
-        judged, online = made.target_q(after)[0], made.q(after)[0]
-        means = torch.tensor([mean_of(x, made) for x in (online if double else judged)])
+        judged, online = agent.target_q(after)[0], agent.q(after)[0]
+        means = torch.tensor([mean_of(x, agent) for x in (online if double else judged)])
         projected = [0.0] * 11
         for mass, atom in zip(judged[best(means)].softmax(-1).tolist(), range(-5, 6), strict=True):
             place = min(max(float(sample.reward[row] + sample.discount[row] * atom), -5.0), 5.0) + 5
@@ -64,15 +64,15 @@ def test_c51_targets_by_hand(kind, double):
 @pytest.mark.parametrize("loss", ["huber", "squared"])
 def test_loss_priorities_and_weights_by_hand(loss):
     weight = torch.rand(16, generator=torch.Generator().manual_seed(3))
-    made, sample = learner(loss=loss, double=True), batch(index=True, weight=weight)
-    target, said = targets(made, sample), made.q(sample.obs["obs"])
+    agent, sample = learner(loss=loss, double=True), batch(index=True, weight=weight)
+    target, said = targets(agent, sample), agent.q(sample.obs["obs"])
     total, priorities = 0.0, []
     for row in range(16):
         error = abs(float(said[row, sample.action[row]] - target[row]))
         priorities.append(error)
         squared = loss == "squared" or error <= 1
         total += float(weight[row]) * (error**2 / 2 if squared else error - 0.5) / 16
-    outcome = made.update(sample)
+    outcome = agent.update(sample)
     assert float(outcome.metrics["loss/critic"]) == pytest.approx(total, rel=1e-4)
     assert outcome.priority.tolist() == pytest.approx(priorities, abs=1e-4)
     assert max(priorities) > 1 > min(priorities)
@@ -80,118 +80,118 @@ def test_loss_priorities_and_weights_by_hand(loss):
     assert learner().update(batch()).priority is None
 
 
-def test_c51_loss_is_the_cross_entropy_and_priority_the_divergence():
+def test_c51_loss_is_the_cross_entropy_and_priority_the_kl_divergence():
     weight = torch.rand(16, generator=torch.Generator().manual_seed(3))
-    made, sample = learner(**C51_SMALL), batch(index=True, weight=weight)
-    target, said = targets(made, sample), made.q(sample.obs["obs"]).log_softmax(-1)
+    agent, sample = learner(**C51_SMALL), batch(index=True, weight=weight)
+    target, said = targets(agent, sample), agent.q(sample.obs["obs"]).log_softmax(-1)
     by_hand = [-sum(target[r] * said[r, sample.action[r]]).item() for r in range(16)]
     own = [-sum(p * math.log(p) for p in target[r].tolist() if p > 0) for r in range(16)]
-    outcome = made.update(sample)
+    outcome = agent.update(sample)
     divergence = [x - entropy for x, entropy in zip(by_hand, own, strict=True)]
     assert outcome.priority.tolist() == pytest.approx(divergence, abs=1e-4)
     total = sum(w * x for w, x in zip(weight.tolist(), by_hand, strict=True)) / 16
     assert float(outcome.metrics["loss/critic"]) == pytest.approx(total, rel=1e-4)
 
 
-def test_huber_pulls_by_no_more_than_one():
-    made, sample = learner(hidden=(), optimizer="rmsprop"), batch()
+def test_huber_gradient_is_at_most_one():
+    agent, sample = learner(hidden=(), optimizer="rmsprop"), batch()
     sample.reward.fill_(1e4)
-    made.update(sample)
-    bias = list(made.q.parameters())[-1]  # of a linear net: its gradient is the mean pull on each action
+    agent.update(sample)
+    bias = list(agent.q.parameters())[-1]  # of a linear net: its gradient is the mean pull on each action
     assert bias.grad.abs().sum().item() == pytest.approx(1.0)
 
 
-def test_the_target_is_copied_every_period_and_never_in_between():
-    made = learner(target_period=3)
+def test_the_target_network_is_copied_every_period_and_only_then():
+    agent = learner(target_period=3)
     for update in range(1, 8):
-        before = weights(made.target_q)
-        made.update(batch(seed=update))
+        before = weights(agent.target_q)
+        agent.update(batch(seed=update))
         if update % 3 == 0:
-            assert torch.equal(weights(made.target_q), weights(made.q))
+            assert torch.equal(weights(agent.target_q), weights(agent.q))
         else:
-            assert torch.equal(weights(made.target_q), before)
+            assert torch.equal(weights(agent.target_q), before)
 
 
-def test_with_tau_the_target_moves_by_that_share_every_time():
-    made = learner(tau=0.25, target_period=1)
+def test_tau_moves_the_target_network_at_every_update():
+    agent = learner(tau=0.25, target_period=1)
     for update in range(3):
-        before = weights(made.target_q)
-        made.update(batch(seed=update))
-        by_hand = before * 0.75 + weights(made.q) * 0.25
-        assert torch.allclose(weights(made.target_q), by_hand, atol=1e-6)
+        before = weights(agent.target_q)
+        agent.update(batch(seed=update))
+        by_hand = before * 0.75 + weights(agent.q) * 0.25
+        assert torch.allclose(weights(agent.target_q), by_hand, atol=1e-6)
 
 
-def test_the_target_never_receives_gradients():
-    made = learner(kind=RainbowConfig)
-    made.update(batch())
-    assert all(p.grad is None and not p.requires_grad for p in made.target_q.parameters())
+def test_the_target_network_never_receives_gradients():
+    agent = learner(kind=RainbowConfig)
+    agent.update(batch())
+    assert all(p.grad is None and not p.requires_grad for p in agent.target_q.parameters())
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "rmsprop_tf"])
 @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
 @pytest.mark.parametrize("kind", [DQNConfig, C51Config, RainbowConfig])
 @pytest.mark.parametrize("spoil", ["reward", "obs", "next_obs"])
-def test_a_loss_that_is_nan_changes_no_weight_or_accumulator(optimizer, max_grad_norm, kind, spoil):
-    made = learner(kind=kind, optimizer=optimizer, max_grad_norm=max_grad_norm, normalize_observations=True)
+def test_a_nan_loss_changes_no_weight_or_optimizer_state(optimizer, max_grad_norm, kind, spoil):
+    agent = learner(kind=kind, optimizer=optimizer, max_grad_norm=max_grad_norm, normalize_observations=True)
     for update in range(3):
-        made.update(batch(seed=update))
+        agent.update(batch(seed=update))
     bad = batch(seed=5, index=True)
     (bad.reward if spoil == "reward" else getattr(bad, spoil)["obs"])[0] = math.nan
     bad.discount[:] = 0.9
-    before = copy.deepcopy(made.optimizer.state_dict()), weights(made.q), weights(made.target_q)
-    outcome = made.update(bad)
-    assert outcome.metrics["count/skipped_updates"] == 1 and made.consecutive_skips == 1
+    before = copy.deepcopy(agent.optimizer.state_dict()), weights(agent.q), weights(agent.target_q)
+    outcome = agent.update(bad)
+    assert outcome.metrics["count/skipped_updates"] == 1 and agent.consecutive_skips == 1
     assert torch.isfinite(outcome.priority).all()
-    assert torch.equal(before[1], weights(made.q)) and torch.equal(before[2], weights(made.target_q))
-    assert differing(before[0]["moments"], made.optimizer.state_dict()["moments"]) == []
-    sound = made.update(batch(seed=6))
-    assert sound.metrics["count/skipped_updates"] == 0 and made.consecutive_skips == 0
+    assert torch.equal(before[1], weights(agent.q)) and torch.equal(before[2], weights(agent.target_q))
+    assert different_paths(before[0]["moments"], agent.optimizer.state_dict()["moments"]) == []
+    sound = agent.update(batch(seed=6))
+    assert sound.metrics["count/skipped_updates"] == 0 and agent.consecutive_skips == 0
     assert math.isfinite(sound.metrics["loss/critic"])
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "rmsprop_tf"])
-def test_going_on_after_a_load_is_as_if_never_stopped(optimizer):
+def test_a_restored_learner_continues_bit_equal(optimizer):
     settings = {
         "optimizer": optimizer,
         "target_period": 4,
         "normalize_observations": True,
         "kind": RainbowConfig,
     }
-    made, other = learner(**settings), learner(seed=3, **settings)
+    agent, other = learner(**settings), learner(seed=3, **settings)
     for update in range(3):
-        made.update(batch(seed=update))
-    state = copy.deepcopy(made.state_dict())
-    assert not torch.equal(weights(made.target_q), weights(made.q))  # a re-copied target would be seen
+        agent.update(batch(seed=update))
+    state = copy.deepcopy(agent.state_dict())
+    assert not torch.equal(weights(agent.target_q), weights(agent.q))  # a re-copied target would be seen
     other.load_state_dict(state)
-    for one in (made, other):
+    for one in (agent, other):
         torch.manual_seed(1)
         for update in range(3):
             one.update(batch(seed=update + 10))
-    assert differing(made.state_dict(), other.state_dict()) == []
+    assert different_paths(agent.state_dict(), other.state_dict()) == []
 
 
-def test_gradients_reach_sigma_and_each_update_draws_its_own_noise(monkeypatch):
-    made, drawn = learner(noisy=0.5, dueling=True, double=True), []
-    for net in (made.q, made.target_q):
+def test_sigma_receives_gradients_and_each_update_draws_new_noise(monkeypatch):
+    agent, sampled = learner(noisy=0.5, dueling=True, double=True), []
+    for net in (agent.q, agent.target_q):
         original = net.sample_noise
         monkeypatch.setattr(
             net,
             "sample_noise",
-            lambda rows=None, original=original: drawn.append(original(rows)) or drawn[-1],
+            lambda rows=None, original=original: sampled.append(original(rows)) or sampled[-1],
         )
     for _ in range(2):
-        made.update(batch())
-    assert len(drawn) == 4  # online and target, twice
-    firsts = [noise[0][0] for noise in drawn]
+        agent.update(batch())
+    assert len(sampled) == 4  # online and target, twice
+    firsts = [noise[0][0] for noise in sampled]
     assert not any(torch.equal(a, b) for i, a in enumerate(firsts) for b in firsts[:i])
-    sigmas = [p for name, p in made.q.named_parameters() if "sigma" in name]
+    sigmas = [p for name, p in agent.q.named_parameters() if "sigma" in name]
     assert len(sigmas) == 8 and all(p.grad.abs().sum() > 0 for p in sigmas)
 
 
-def test_the_normalizer_takes_in_batches_and_travels_with_the_policy():
-    made = learner(normalize_observations=True)
-    made.update(batch())
-    assert made.policy.normalizer.count == 16
-    alone = made.cfg.policy(SPEC)
-    alone.load_state_dict(made.policy.state_dict())
-    assert torch.equal(alone.normalizer.mean, made.policy.normalizer.mean)
+def test_the_normalizer_merges_batches_and_is_part_of_the_policy():
+    agent = learner(normalize_observations=True)
+    agent.update(batch())
+    assert agent.policy.normalizer.count == 16
+    alone = agent.cfg.policy(SPEC)
+    alone.load_state_dict(agent.policy.state_dict())
+    assert torch.equal(alone.normalizer.mean, agent.policy.normalizer.mean)

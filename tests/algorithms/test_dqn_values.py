@@ -18,7 +18,7 @@ def step(state, action):
     return max(state - 1, 0), -0.1, False
 
 
-def analytic(rounds=500):
+def value_iteration(rounds=500):
     """Value iteration."""
     q = [[0.0, 0.0] for _ in range(STATES + 1)]
     for _ in range(rounds):
@@ -29,7 +29,7 @@ def analytic(rounds=500):
     return torch.tensor(q[:STATES])
 
 
-def walks(n):
+def transitions(n):
     """Every state and action once, and then the best action until n steps are done or the world ends."""
     rows = []
     for state in range(STATES):
@@ -70,25 +70,25 @@ CLOSE = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_values_are_the_analytic_ones(name):
+def test_learned_values_equal_value_iteration(name):
     cfg = KINDS[name]
     torch.manual_seed(0)
-    made, batch = cfg.algorithm(SPEC), walks(cfg.n_step)
+    agent, batch = cfg.algorithm(SPEC), transitions(cfg.n_step)
     for _ in range(1200):
-        made.update(batch)
-    found = made.policy(torch.eye(STATES)).detach()
-    assert (found - analytic()).abs().max() < CLOSE.get(name, 0.01), found
-    assert (made.policy.act({"obs": torch.eye(STATES)}, None, torch.zeros(STATES)).action == RIGHT).all()
+        agent.update(batch)
+    found = agent.policy(torch.eye(STATES)).detach()
+    assert (found - value_iteration()).abs().max() < CLOSE.get(name, 0.01), found
+    assert (agent.policy.act({"obs": torch.eye(STATES)}, None, torch.zeros(STATES)).action == RIGHT).all()
 
 
 @pytest.mark.parametrize("cfg", [RMSPROP, C51Config(v_min=0.0, v_max=20.0, **ADAM)])
 @pytest.mark.parametrize("bootstraps", [True, False])
-def test_a_world_cut_by_the_clock_is_worth_r_over_one_minus_gamma(cfg, bootstraps):
+def test_bootstrapping_at_time_limits_gives_r_over_one_minus_gamma(cfg, bootstraps):
     torch.manual_seed(0)
-    made, start, action = cfg.algorithm(SPEC), torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])
+    agent, start, action = cfg.algorithm(SPEC), torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])
     obs, after = ({"obs": torch.eye(STATES)[x]} for x in (start, 1 - start))
     discount = torch.full((4,), 0.9 if bootstraps else 0.0)  # what the replay says of a limit, of an end
     for _ in range(1200):
-        made.update(Transition(obs, action, torch.ones(4), discount, after))
+        agent.update(Transition(obs, action, torch.ones(4), discount, after))
     worth = 10.0 if bootstraps else 1.0
-    assert made.policy(torch.eye(STATES)[:2]).flatten().tolist() == pytest.approx([worth] * 4, rel=0.03)
+    assert agent.policy(torch.eye(STATES)[:2]).flatten().tolist() == pytest.approx([worth] * 4, rel=0.03)

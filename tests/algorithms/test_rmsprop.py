@@ -21,11 +21,11 @@ def slow(weight, gradients, lr, decay, eps, centered, momentum, tf):
 
 def run(weights, gradients, optimizer, **options):
     parameter = torch.nn.Parameter(torch.tensor(weights, dtype=torch.float64))
-    made = optimizer([parameter], **options)
+    instance = optimizer([parameter], **options)
     for g in gradients:
         parameter.grad = torch.tensor(g, dtype=torch.float64)
-        made.step()
-    return parameter, made
+        instance.step()
+    return parameter, instance
 
 
 GRADIENTS = [[0.5, -2.0], [0.1, 3.0], [-0.7, 0.0], [0.2, -1.0], [1e-3, 10.0]]
@@ -34,7 +34,7 @@ GRADIENTS = [[0.5, -2.0], [0.1, 3.0], [-0.7, 0.0], [0.2, -1.0], [1e-3, 10.0]]
 @pytest.mark.parametrize("tf", [True, False])
 @pytest.mark.parametrize("centered", [True, False])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_it_is_the_loop_over_numbers(tf, centered, momentum):
+def test_rmsprop_equals_a_scalar_loop(tf, centered, momentum):
     options = {"lr": 0.01, "decay": 0.95, "eps": 1e-5, "centered": centered, "momentum": momentum, "tf": tf}
     parameter, _ = run([1.0, -1.0], GRADIENTS, RMSProp, **options)
     for place, weight in enumerate((1.0, -1.0)):
@@ -44,7 +44,7 @@ def test_it_is_the_loop_over_numbers(tf, centered, momentum):
 
 @pytest.mark.parametrize("centered", [True, False])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_the_other_dialect_is_torchs_own(centered, momentum):
+def test_the_torch_variant_equals_torchs_rmsprop(centered, momentum):
     ours, _ = run([1.0, -1.0], GRADIENTS, RMSProp, lr=0.01, decay=0.9, centered=centered, momentum=momentum)
     torchs, _ = run(
         [1.0, -1.0],
@@ -69,7 +69,7 @@ def test_the_first_steps_by_hand():
     assert centered.item() == pytest.approx(-math.sqrt(2))
 
 
-def test_weights_decay_apart_from_gradients():
+def test_weight_decay_is_decoupled():
     decayed, _ = run([2.0], [[0.0]], RMSProp, lr=0.1, weight_decay=0.5, tf=True)
     assert decayed.item() == pytest.approx(2.0 * (1 - 0.1 * 0.5))
 
@@ -77,38 +77,38 @@ def test_weights_decay_apart_from_gradients():
 @pytest.mark.parametrize("tf", [True, False])
 def test_a_constant_gradient_never_makes_a_negative_variance(tf):
     parameter = torch.nn.Parameter(torch.zeros(64))
-    made = RMSProp([parameter], lr=1e-4, decay=0.5, eps=1e-8, centered=True, tf=tf)
+    instance = RMSProp([parameter], lr=1e-4, decay=0.5, eps=1e-8, centered=True, tf=tf)
     for _ in range(200):
         parameter.grad = torch.linspace(0.1, 3.0, 64)
-        made.step()
+        instance.step()
         assert torch.isfinite(parameter).all()
 
 
 @pytest.mark.parametrize("reads", [True, False])  # as on a CPU, and as where reading the flag would wait
 @pytest.mark.parametrize("tf", [True, False])
-def test_a_flagged_step_leaves_weights_and_accumulators_alone(tf, reads):
-    parameter, made = run([1.0, -1.0], GRADIENTS, RMSProp, lr=0.1, centered=True, momentum=0.9, tf=tf)
-    group, state = made.param_groups[0], made.state[parameter]
+def test_a_skipped_step_changes_no_weight_or_accumulator(tf, reads):
+    parameter, instance = run([1.0, -1.0], GRADIENTS, RMSProp, lr=0.1, centered=True, momentum=0.9, tf=tf)
+    group, state = instance.param_groups[0], instance.state[parameter]
     before = [parameter.detach().clone(), *(x.clone() for x in state.values())]
     parameter.grad = torch.tensor([math.nan, math.inf], dtype=torch.float64)
     flag = torch.ones((), dtype=torch.float64)
     if reads:
-        made.found_inf = flag
-        made.step()
+        instance.found_inf = flag
+        instance.step()
     else:
         with torch.no_grad():
-            made._step_parameter(parameter, state, group, flag)
+            instance._step_parameter(parameter, state, group, flag)
     assert all(torch.equal(x, y) for x, y in zip(before, [parameter, *state.values()], strict=True))
 
 
-def test_both_ways_of_skipping_step_alike_where_nothing_is_skipped():
+def test_both_skip_implementations_agree_if_nothing_is_skipped():
     one, _ = run([1.0, -1.0], GRADIENTS, RMSProp, lr=0.1, centered=True, momentum=0.9, tf=True)
     other = torch.nn.Parameter(torch.tensor([1.0, -1.0], dtype=torch.float64))
-    made = RMSProp([other], lr=0.1, centered=True, momentum=0.9, tf=True)
+    instance = RMSProp([other], lr=0.1, centered=True, momentum=0.9, tf=True)
     for g in GRADIENTS:
         other.grad = torch.tensor(g, dtype=torch.float64)
         with torch.no_grad():
-            made._step_parameter(
-                other, made.state[other], made.param_groups[0], torch.zeros((), dtype=torch.float64)
+            instance._step_parameter(
+                other, instance.state[other], instance.param_groups[0], torch.zeros((), dtype=torch.float64)
             )
     assert torch.allclose(one, other, rtol=1e-12)

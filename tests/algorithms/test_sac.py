@@ -3,8 +3,8 @@ import math
 
 import pytest
 import torch
-from small import batch, differing, spec, weights
-from small_sac import FAST, config, learner
+from sac_cases import FAST, config, learner
+from td3_cases import batch, different_paths, spec, weights
 
 from troop.core.env import Continuous, Discrete, EnvSpec, Field
 from troop.core.program import construct
@@ -15,9 +15,9 @@ from troop.roles.trainer import UpdateSchedule
 from troop.systems.sync import Sync
 
 
-def drawn(made, obs, seed):
+def sampled(agent, obs, seed):
     """What the policy draws and how likely, with torch's own distributions."""
-    mean, log_std = made.policy.actor(obs)
+    mean, log_std = agent.policy.actor(obs)
     torch.manual_seed(seed)
     u = mean + log_std.exp() * torch.randn_like(mean)
     normal = torch.distributions.Normal(mean, log_std.exp())
@@ -28,30 +28,30 @@ def drawn(made, obs, seed):
 @pytest.mark.parametrize("clipped", [True, False])
 def test_the_target_by_hand(clipped):
     """R + discount (min Q' - alpha log pi), or each critic's own Q'."""
-    made, sample = learner(alpha_init=0.37, clipped_double_q=clipped), batch(20)
+    agent, sample = learner(alpha_init=0.37, clipped_double_q=clipped), batch(20)
     after = sample.next_obs["obs"]
     torch.manual_seed(5)
-    found = made.critic_learner.target(sample, after)
-    action, log_prob = drawn(made, after, 5)
+    found = agent.critic_learner.target(sample, after)
+    action, log_prob = sampled(agent, after, 5)
     for row in range(20):
-        values = made.target_critic(after[row : row + 1], action[row : row + 1]).flatten().tolist()
+        values = agent.target_critic(after[row : row + 1], action[row : row + 1]).flatten().tolist()
         for critic, value in enumerate([min(values)] if clipped else values):
             soft = value - 0.37 * log_prob[row].item()
             by_hand = sample.reward[row].item() + sample.discount[row].item() * soft
             assert found[critic, row].item() == pytest.approx(by_hand, abs=1e-4)
 
 
-def test_entropy_is_folded_into_the_reward_before_the_projection():
-    made, sample = learner(**FAST | {"alpha_init": 0.5, "normalize_observations": False}), batch(16)
+def test_the_entropy_bonus_is_added_to_the_reward_before_the_projection():
+    agent, sample = learner(**FAST | {"alpha_init": 0.5, "normalize_observations": False}), batch(16)
     after = sample.next_obs["obs"]
     torch.manual_seed(5)
-    found = made.critic_learner.target(sample, after)
-    action, log_prob = drawn(made, after, 5)
-    atoms = made.critic_learner.atoms
+    found = agent.critic_learner.target(sample, after)
+    action, log_prob = sampled(agent, after, 5)
+    atoms = agent.critic_learner.atoms
     moved = categorical.bellman_shift(
         sample.reward - sample.discount * 0.5 * log_prob, sample.discount, atoms
     )
-    judged = made.target_critic(after, action).softmax(-1)
+    judged = agent.target_critic(after, action).softmax(-1)
     assert found.shape == (2, 16, 11)  # no clipped double Q: each critic has its own
     for critic in range(2):
         assert torch.allclose(found[critic], categorical.project(judged[critic], moved, atoms), atol=1e-5)
@@ -62,74 +62,76 @@ def test_entropy_is_folded_into_the_reward_before_the_projection():
 
 
 @pytest.mark.parametrize("fast", [False, True])
-def test_what_the_policy_climbs(fast):
+def test_actor_loss_reduces_the_critics_as_configured(fast):
     """Alpha log pi - min Q, and with each critic on its own the mean."""
     changes = FAST | {"normalize_observations": False} if fast else {}
-    made, sample = learner(**changes | {"alpha_init": 0.2}), batch()
+    agent, sample = learner(**changes | {"alpha_init": 0.2}), batch()
     obs = sample.obs["obs"]
-    action, log_prob = drawn(made, obs, 3)
-    outputs = made.critic(obs, action)
-    value = (outputs.softmax(-1) @ made.critic_learner.atoms).mean(0) if fast else outputs.squeeze(-1).amin(0)
+    action, log_prob = sampled(agent, obs, 3)
+    outputs = agent.critic(obs, action)
+    value = (
+        (outputs.softmax(-1) @ agent.critic_learner.atoms).mean(0) if fast else outputs.squeeze(-1).amin(0)
+    )
     expected = (0.2 * log_prob - value).mean()
     torch.manual_seed(3)
-    metrics = made.actor_learner.update_actor(sample.obs).metrics
+    metrics = agent.actor_learner.update_actor(sample.obs).metrics
     assert metrics["loss/policy"].item() == pytest.approx(expected.item(), abs=1e-5)
     assert metrics["policy/entropy"].item() == pytest.approx(-log_prob.mean().item(), abs=1e-5)
     assert metrics["policy/alpha"].item() == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("ratio, up", [(-1.0, True), (5.0, False)])
-def test_the_temperature_moves_towards_the_wanted_entropy(ratio, up):
-    made = learner(target_entropy_ratio=ratio, alpha_lr=1e-2, alpha_init=0.3)
+def test_the_temperature_moves_towards_the_target_entropy(ratio, up):
+    agent = learner(target_entropy_ratio=ratio, alpha_lr=1e-2, alpha_init=0.3)
     alphas = []
     for update in range(20):
-        metrics = made.update(batch(seed=update)).metrics
+        metrics = agent.update(batch(seed=update)).metrics
         assert (metrics["policy/entropy"] < -ratio * 2) == up  # two joints
-        alphas.append(float(made.policy.temperature()))
+        alphas.append(float(agent.policy.temperature()))
     assert all(alpha > 0 for alpha in alphas)
     assert (alphas[-1] > 0.3) == up and sorted(alphas, reverse=not up) == alphas
 
 
-def test_in_a_known_world_the_entropy_becomes_the_wanted_one():
+def test_entropy_converges_to_the_target_entropy():
     """One step, reward -3 |action|^2: by the price alone it depends how predictable the policy gets."""
     found = []
     for rate in (0.03, 0.0):
-        made = learner(alpha_init=1.0, alpha_lr=rate, actor_lr=0.01, critic_lr=0.01, actor_init=0.01)
+        agent = learner(alpha_init=1.0, alpha_lr=rate, actor_lr=0.01, critic_lr=0.01, actor_init=0.01)
         entropies = []
         for update in range(600 if rate else 200):
             sample = batch(64, seed=update, discount=0.0)
             sample.reward.copy_(-3 * sample.action.square().sum(-1))
-            entropies.append(made.update(sample).metrics["policy/entropy"].item())
+            entropies.append(agent.update(sample).metrics["policy/entropy"].item())
         found.append(sum(entropies[-150:]) / 150)
     assert found[0] == pytest.approx(-2.0, abs=0.4)  # minus one per joint
     assert found[1] > 0
 
 
-def test_weights_decay_and_the_temperature_does_not():
+def test_weight_decay_does_not_apply_to_the_temperature():
     """FastSAC's code decays log alpha, too, by omission: alpha is pulled towards 1."""
     free, decayed = (learner(weight_decay=w, alpha_lr=0.1, alpha_init=0.01) for w in (0.0, 0.5))
-    for made in (free, decayed):
+    for agent in (free, decayed):
         torch.manual_seed(1)
-        made.update(batch())
+        agent.update(batch())
     assert not torch.equal(weights(free.policy.actor), weights(decayed.policy.actor))
     assert torch.equal(free.policy.temperature(), decayed.policy.temperature())
     assert free.policy.temperature().item() != pytest.approx(0.01, rel=1e-3)
 
 
-def test_a_learning_rate_of_zero_keeps_the_temperature():
-    made = learner(alpha_lr=0.0, alpha_init=0.2)
-    made.update(batch())
-    assert made.policy.temperature().item() == pytest.approx(0.2)
+def test_alpha_lr_zero_keeps_the_temperature():
+    agent = learner(alpha_lr=0.0, alpha_init=0.2)
+    agent.update(batch())
+    assert agent.policy.temperature().item() == pytest.approx(0.2)
 
 
-def test_no_exploration_is_the_middle_and_any_is_a_draw():
-    made, rows = config(actor_init=1.0).policy(spec()), 20_000
+def test_explore_zero_returns_the_mean_and_otherwise_a_sample():
+    agent, rows = config(actor_init=1.0).policy(spec()), 20_000
     obs = {"obs": torch.full((rows, 3), 0.3)}
-    mean, log_std = made.actor(obs["obs"][:1])
-    still = made.act(obs, None, torch.zeros(rows)).action
+    mean, log_std = agent.actor(obs["obs"][:1])
+    still = agent.act(obs, None, torch.zeros(rows)).action
     assert torch.equal(still, mean.tanh().expand_as(still))
     torch.manual_seed(0)
-    wild = made.act(obs, None, (torch.arange(rows) % 2).float()).action
+    wild = agent.act(obs, None, (torch.arange(rows) % 2).float()).action
     assert torch.equal(wild[::2], still[::2])
     # By quantiles: an action of exactly 1 comes from far out, nobody knows from where.
     low, middle, high = (
@@ -140,20 +142,20 @@ def test_no_exploration_is_the_middle_and_any_is_a_draw():
     assert config().exploration.initial(3, torch.device("cpu")).tolist() == [1, 1, 1]
 
 
-def test_evaluation_draws_nothing():
-    made, obs = config().policy(spec()), batch(6).obs
+def test_evaluation_uses_no_random_numbers():
+    agent, obs = config().policy(spec()), batch(6).obs
     state = torch.get_rng_state()
-    made.act(obs, None, torch.zeros(6))
+    agent.act(obs, None, torch.zeros(6))
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_heads_of_zeros_start_at_zero_and_in_the_middle_of_the_deviations():
-    made = config(**FAST).policy(spec())
-    mean, log_std = made.actor(torch.randn(10, 3) * 100)
+def test_actor_init_zero_starts_at_mean_zero_and_mid_range_std():
+    agent = config(**FAST).policy(spec())
+    mean, log_std = agent.actor(torch.randn(10, 3) * 100)
     assert not mean.any() and torch.equal(log_std, torch.full((10, 2), -2.5))
 
 
-def test_deviations_stay_in_their_range_and_keep_a_gradient():
+def test_log_std_stays_in_its_range_and_keeps_a_gradient():
     actor = config(actor_init=3.0, log_std_min=-3.0, log_std_max=1.0).policy(spec()).actor
     log_std = actor(torch.randn(500, 3) * 5)[1]
     assert log_std.min() >= -3 and log_std.max() <= 1 and log_std.max() - log_std.min() > 2
@@ -161,30 +163,30 @@ def test_deviations_stay_in_their_range_and_keep_a_gradient():
     assert torch.autograd.grad(one, actor.net.layers[-2])[0][2:].abs().sum() > 0
 
 
-def test_it_tells_the_soft_value_of_what_it_drew():
+def test_extras_hold_the_soft_value_of_the_sampled_action():
     torch.manual_seed(0)
-    made = config(actor_carries_critic=True, alpha_init=0.3).policy(spec(2))
+    agent = config(actor_carries_critic=True, alpha_init=0.3).policy(spec(2))
     obs = batch(8, privileged=2).obs
     torch.manual_seed(4)
-    acted = made.act(obs, None, torch.tensor([1.0, 0.0] * 4))
-    seen = torch.cat((obs["obs"], obs["privileged"]), -1)
-    values = made.critic(seen, acted.action).squeeze(-1).amin(0)
+    acted = agent.act(obs, None, torch.tensor([1.0, 0.0] * 4))
+    sample_obs = torch.cat((obs["obs"], obs["privileged"]), -1)
+    values = agent.critic(sample_obs, acted.action).squeeze(-1).amin(0)
     assert torch.allclose(acted.extras["q"], values)
     assert torch.equal(acted.extras["value"][1::2], values[1::2])
-    mean, log_std = made.actor(obs["obs"])
+    mean, log_std = agent.actor(obs["obs"])
     torch.manual_seed(4)
     _, log_prob = tanh_normal.sample(mean, log_std)
     assert torch.allclose(acted.extras["value"][::2], (values - 0.3 * log_prob)[::2], atol=1e-5)
 
 
 @pytest.mark.parametrize("changes", [{}, FAST, {"actor_carries_critic": True}], ids=["plain", "fast", "told"])
-def test_halves_in_turn_are_the_whole(changes):
+def test_split_learners_in_turn_equal_the_whole_algorithm(changes):
     settings = changes | {"policy_delay": 1, "normalize_observations": False, "alpha_lr": 1e-2}
-    made = {}
+    agent = {}
     for name in ("algorithm", "critic_learner", "actor_learner"):
         torch.manual_seed(0)
-        made[name] = getattr(config(**settings), name)(spec())
-    whole, critic_learner, actor_learner = made.values()
+        agent[name] = getattr(config(**settings), name)(spec())
+    whole, critic_learner, actor_learner = agent.values()
     torch.manual_seed(1)
     for update in range(6):
         whole.update(batch(seed=update))
@@ -201,33 +203,33 @@ def test_halves_in_turn_are_the_whole(changes):
     assert whole.policy.temperature() != config(**settings).alpha_init
 
 
-def test_the_temperature_travels_with_the_policy():
-    made = config().actor_learner(spec())
-    made.update(batch())
-    assert "temperature.log_alpha" in made.module.state_dict()
+def test_the_temperature_is_part_of_the_published_policy():
+    agent = config().actor_learner(spec())
+    agent.update(batch())
+    assert "temperature.log_alpha" in agent.module.state_dict()
 
 
-def test_a_loaded_learner_goes_on_as_if_never_stopped():
-    made, other = learner(alpha_lr=1e-2), learner(seed=7, alpha_lr=1e-2)
+def test_a_restored_learner_continues_bit_equal():
+    agent, other = learner(alpha_lr=1e-2), learner(seed=7, alpha_lr=1e-2)
     for update in range(4):
-        made.update(batch(seed=update))
-    other.load_state_dict(copy.deepcopy(made.state_dict()))
-    for one in (made, other):
+        agent.update(batch(seed=update))
+    other.load_state_dict(copy.deepcopy(agent.state_dict()))
+    for one in (agent, other):
         torch.manual_seed(2)
         for update in range(4):
             one.update(batch(seed=update))
-    assert differing(made.state_dict(), other.state_dict()) == []
+    assert different_paths(agent.state_dict(), other.state_dict()) == []
 
 
-def test_a_loss_that_is_nan_leaves_the_temperature_alone():
-    made, bad = learner(), batch()
+def test_a_nan_loss_does_not_change_the_temperature():
+    agent, bad = learner(), batch()
     bad.obs["obs"][0] = math.nan
-    before = made.policy.temperature().item()
-    made.update(bad)
-    assert made.policy.temperature().item() == before and made.consecutive_skips == 1
+    before = agent.policy.temperature().item()
+    agent.update(bad)
+    assert agent.policy.temperature().item() == before and agent.consecutive_skips == 1
 
 
-def test_envs_it_cannot_learn_are_refused_by_name():
+def test_unsupported_envs_are_rejected_by_name():
     box, image = Field((3,)), Field((3, 84, 84))
     assert "Cat has discrete actions" in config().unsupported_reason(
         EnvSpec("Cat", {"obs": box}, Discrete(3), 1)
@@ -239,7 +241,7 @@ def test_envs_it_cannot_learn_are_refused_by_name():
 
 
 @pytest.mark.parametrize("world, limit", [("Clock", True), ("Clock", False), ("Countdown", True)])
-def test_values_of_known_worlds(world, limit):
+def test_values_of_toy_envs_with_known_solution(world, limit):
     """With hardly a price on predictability: time limits are bootstrapped through, ends are not."""
     gamma, steps = 0.8, 5
     torch.manual_seed(0)
@@ -270,10 +272,10 @@ def test_values_of_known_worlds(world, limit):
         trainer.step()
     left = range(1, steps + 1) if world == "Countdown" else range(steps, 0, -1)
     obs = (torch.tensor(left) if world == "Countdown" else steps - torch.tensor(left)).unsqueeze(1) / steps
-    made = trainer.algorithm
+    agent = trainer.algorithm
     with torch.no_grad():
-        x = made.policy.critic_input({"obs": obs})
-        found = made.policy.value(made.critic(x, made.policy.sample(x)[0]))
+        x = agent.policy.critic_input({"obs": obs})
+        found = agent.policy.value(agent.critic(x, agent.policy.sample(x)[0]))
     forever = world == "Clock" and limit
     wanted = [1 / (1 - gamma) if forever else sum(gamma**i for i in range(n)) for n in left]
     assert found.tolist() == pytest.approx(wanted, abs=0.15)

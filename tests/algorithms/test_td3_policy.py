@@ -1,6 +1,6 @@
 import pytest
 import torch
-from small import batch, config, learner, spec
+from td3_cases import batch, config, learner, spec
 
 from troop.core.env import Continuous, Discrete, EnvSpec, Field
 
@@ -11,49 +11,49 @@ def policy(**changes):
 
 
 def test_noise_has_the_standard_deviation_of_its_row():
-    made, rows = policy(), 40_000
+    agent, rows = policy(), 40_000
     obs = {"obs": torch.zeros(rows, 3)}
     sigma = torch.where(torch.arange(rows) % 2 == 0, 0.05, 0.4)
     torch.manual_seed(1)
-    noise = made.act(obs, None, sigma).action - made.act(obs, None, torch.zeros(rows)).action
+    noise = agent.act(obs, None, sigma).action - agent.act(obs, None, torch.zeros(rows)).action
     assert noise[::2].std().item() == pytest.approx(0.05, rel=0.03)
     assert noise[1::2].std().item() == pytest.approx(0.4, rel=0.03)
     assert torch.corrcoef(noise[1::2].T)[0, 1].abs() < 0.03  # each joint has noise of its own
 
 
-def test_a_row_without_exploration_is_exact_beside_rows_with():
-    made, obs = policy(), batch(6).obs
-    still = made.act(obs, None, torch.zeros(6)).action
-    mixed = made.act(obs, None, torch.tensor([0.0, 0.5, 0.0, 0.5, 0.0, 0.5])).action
+def test_rows_without_exploration_are_exact_beside_exploring_rows():
+    agent, obs = policy(), batch(6).obs
+    still = agent.act(obs, None, torch.zeros(6)).action
+    mixed = agent.act(obs, None, torch.tensor([0.0, 0.5, 0.0, 0.5, 0.0, 0.5])).action
     assert torch.equal(mixed[::2], still[::2]) and (mixed[1::2] != still[1::2]).all()
 
 
 def test_evaluation_is_noise_free_and_repeatable():
-    made, obs = policy(), batch(6).obs
+    agent, obs = policy(), batch(6).obs
     state = torch.get_rng_state()
-    first, second = (made.act(obs, None, torch.zeros(6)).action for _ in range(2))
+    first, second = (agent.act(obs, None, torch.zeros(6)).action for _ in range(2))
     assert torch.equal(first, second) and torch.equal(state, torch.get_rng_state())
 
 
-def test_noisy_actions_are_stored_as_they_are_unless_clipped():
+def test_noisy_actions_are_clipped_only_with_clip_actions():
     obs, loud = batch(500).obs, torch.full((500,), 3.0)
     assert policy().act(obs, None, loud).action.abs().max() > 1
     assert policy(clip_actions=True).act(obs, None, loud).action.abs().max() <= 1
 
 
-def test_std_min_and_std_max_reach_the_exploration():
+def test_std_range_is_the_exploration_range():
     exploration = config(std_min=0.12, std_max=0.34).exploration
     assert (exploration.low, exploration.high) == (0.12, 0.34)
 
 
-def test_what_the_config_says_it_eats():
+def test_experience_follows_from_the_config():
     experience = config(n_step=3, gamma=0.9, bootstrap_on_truncation=False).experience
     assert (experience.n, experience.gamma, experience.bootstrap_on_truncation) == (3, 0.9, False)
     assert experience.scale_rewards_to is None
     assert config(normalize_rewards=True, v_min=-5, v_max=20).experience.scale_rewards_to == 5
 
 
-def test_envs_it_cannot_learn_are_refused_by_name():
+def test_unsupported_envs_are_rejected_by_name():
     box, image = Field((3,)), Field((84, 84))
     discrete = EnvSpec("Cat", {"obs": box}, Discrete(3), 1)
     assert "Cat has discrete actions" in config().unsupported_reason(discrete)
@@ -63,11 +63,11 @@ def test_envs_it_cannot_learn_are_refused_by_name():
 
 
 def losses(**changes):
-    made = learner(policy_delay=2, **changes)
+    agent = learner(policy_delay=2, **changes)
     torch.manual_seed(5)
     found = []
     for update in range(10):
-        metrics = made.update(batch(32, seed=update)).metrics
+        metrics = agent.update(batch(32, seed=update)).metrics
         found += [float(metrics[name]) for name in ("loss/critic", "loss/policy") if name in metrics]
     return found
 

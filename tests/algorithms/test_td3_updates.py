@@ -3,19 +3,19 @@ import math
 
 import pytest
 import torch
-from small import PLAIN, batch, config, differing, learner, spec, weights
+from td3_cases import PLAIN, batch, config, different_paths, learner, spec, weights
 
 from troop.algorithms.optim import frozen_copy
 
 
 @pytest.mark.parametrize("delay", [1, 2, 3, 4])
-def test_the_policy_moves_on_every_delay_th_update_and_only_then(delay):
-    made = learner(policy_delay=delay)
+def test_the_actor_is_updated_every_policy_delay_updates(delay):
+    agent = learner(policy_delay=delay)
     for update in range(1, 13):
-        before = weights(made.policy.actor)
-        outcome = made.update(batch(seed=update))
+        before = weights(agent.policy.actor)
+        outcome = agent.update(batch(seed=update))
         due = update % delay == 0
-        assert torch.equal(before, weights(made.policy.actor)) != due
+        assert torch.equal(before, weights(agent.policy.actor)) != due
         assert ("loss/policy" in outcome.metrics) == due
 
 
@@ -29,9 +29,9 @@ def test_ddpg_by_hand(critics, atoms):
         "target_policy": True,
         "tau": 0.05,
     }
-    made = learner(clipped_double_q=False, policy_q="first", actor_lr=1e-3, critic_lr=2e-3, **settings)
-    actor, critic = copy.deepcopy(made.policy.actor), copy.deepcopy(made.critic)
-    slow_actor, slow_critic = copy.deepcopy(made.target_actor), copy.deepcopy(made.target_critic)
+    agent = learner(clipped_double_q=False, policy_q="first", actor_lr=1e-3, critic_lr=2e-3, **settings)
+    actor, critic = copy.deepcopy(agent.policy.actor), copy.deepcopy(agent.critic)
+    slow_actor, slow_critic = copy.deepcopy(agent.target_actor), copy.deepcopy(agent.target_critic)
     actor_steps = torch.optim.AdamW(actor.parameters(), lr=1e-3, weight_decay=0.0)
     critic_steps = torch.optim.AdamW(critic.parameters(), lr=2e-3, weight_decay=0.0)
 
@@ -42,7 +42,7 @@ def test_ddpg_by_hand(critics, atoms):
         sample = batch(seed=update)
         obs, next_obs = sample.obs["obs"], sample.next_obs["obs"]
         if atoms:
-            target = made.critic_learner.target(sample, next_obs)  # the projection has its own tests
+            target = agent.critic_learner.target(sample, next_obs)  # the projection has its own tests
             loss = -(target * critic(obs, sample.action).log_softmax(-1)).sum(-1).mean(-1).sum()
         else:
             with torch.no_grad():
@@ -61,25 +61,25 @@ def test_ddpg_by_hand(critics, atoms):
             for slow, fast in ((slow_actor, actor), (slow_critic, critic)):
                 for s, f in zip(slow.parameters(), fast.parameters(), strict=True):
                     s.copy_(0.95 * s + 0.05 * f)
-        outcome = made.update(sample)
+        outcome = agent.update(sample)
         assert outcome.metrics["loss/critic"].item() == pytest.approx(loss.item(), rel=1e-4)
     pairs = (
-        (made.policy.actor, actor),
-        (made.critic, critic),
-        (made.target_actor, slow_actor),
-        (made.target_critic, slow_critic),
+        (agent.policy.actor, actor),
+        (agent.critic, critic),
+        (agent.target_actor, slow_actor),
+        (agent.target_critic, slow_critic),
     )
     for ours, by_hand in pairs:
         assert torch.allclose(weights(ours), weights(by_hand), atol=1e-5)
 
 
 @pytest.mark.parametrize("which, how", [("min", torch.amin), ("mean", torch.mean), ("first", None)])
-def test_what_the_policy_climbs(which, how):
-    made, sample = learner(atoms=0, policy_q=which, **PLAIN), batch()
+def test_actor_loss_reduces_the_critics_as_configured(which, how):
+    agent, sample = learner(atoms=0, policy_q=which, **PLAIN), batch()
     obs = sample.obs["obs"]
-    values = made.critic(obs, made.policy.actor(obs)).squeeze(-1)
+    values = agent.critic(obs, agent.policy.actor(obs)).squeeze(-1)
     expected = -(values[0] if how is None else how(values, 0)).mean()
-    assert made.actor_learner.update_actor(sample.obs).metrics["loss/policy"].item() == pytest.approx(
+    assert agent.actor_learner.update_actor(sample.obs).metrics["loss/policy"].item() == pytest.approx(
         expected.item(), abs=1e-6
     )
     auto = [
@@ -93,38 +93,38 @@ def test_what_the_policy_climbs(which, how):
     )
 
 
-def test_the_policy_update_climbs_and_leaves_the_critics_alone():
-    made, sample = learner(actor_lr=1e-2, **PLAIN), batch()
-    made.critic_learner.update_critic(sample)
-    before, gradient = weights(made.critic), [p.grad.clone() for p in made.critic.parameters()]
-    losses = [made.actor_learner.update_actor(sample.obs).metrics["loss/policy"].item() for _ in range(20)]
+def test_actor_updates_increase_q_and_do_not_change_the_critics():
+    agent, sample = learner(actor_lr=1e-2, **PLAIN), batch()
+    agent.critic_learner.update_critic(sample)
+    before, gradient = weights(agent.critic), [p.grad.clone() for p in agent.critic.parameters()]
+    losses = [agent.actor_learner.update_actor(sample.obs).metrics["loss/policy"].item() for _ in range(20)]
     assert losses[-1] < losses[0] - 1e-3
-    assert torch.equal(before, weights(made.critic))
-    assert all(torch.equal(p.grad, g) for p, g in zip(made.critic.parameters(), gradient, strict=True))
-    assert all(p.requires_grad for p in made.critic.parameters())
+    assert torch.equal(before, weights(agent.critic))
+    assert all(torch.equal(p.grad, g) for p, g in zip(agent.critic.parameters(), gradient, strict=True))
+    assert all(p.requires_grad for p in agent.critic.parameters())
 
 
 @pytest.mark.parametrize("tau", [0.1, 1.0])
 def test_targets_move_by_exactly_tau(tau):
-    made = learner(tau=tau, target_policy=True, layer_norm=True)
+    agent = learner(tau=tau, target_policy=True, layer_norm=True)
     for update in range(4):
-        before = weights(made.target_critic), weights(made.target_actor)
-        made.update(batch(seed=update))
+        before = weights(agent.target_critic), weights(agent.target_actor)
+        agent.update(batch(seed=update))
         for old, target, online in zip(
-            before, (made.target_critic, made.target_actor), (made.critic, made.policy.actor), strict=True
+            before, (agent.target_critic, agent.target_actor), (agent.critic, agent.policy.actor), strict=True
         ):
             assert torch.allclose(weights(target), old + tau * (weights(online) - old), atol=1e-7)
 
 
-def test_targets_wait_for_the_policy_if_told_so():
-    made = learner(delay_targets=True, policy_delay=3)
+def test_delay_targets_updates_targets_only_with_the_actor():
+    agent = learner(delay_targets=True, policy_delay=3)
     for update in range(1, 7):
-        before = weights(made.target_critic)
-        made.update(batch(seed=update))
-        assert torch.equal(before, weights(made.target_critic)) == (update % 3 != 0)
+        before = weights(agent.target_critic)
+        agent.update(batch(seed=update))
+        assert torch.equal(before, weights(agent.target_critic)) == (update % 3 != 0)
 
 
-def test_a_frozen_copy_does_not_share_memory_with_what_it_copies():
+def test_a_frozen_copy_shares_no_memory_with_the_original():
     online = learner().critic
     copied = frozen_copy(online)
     before = weights(copied)
@@ -134,50 +134,50 @@ def test_a_frozen_copy_does_not_share_memory_with_what_it_copies():
     assert torch.equal(before, weights(copied)) and not any(p.requires_grad for p in copied.parameters())
 
 
-def test_the_acting_policy_is_the_trained_one():
-    made = learner(policy_delay=1, actor_lr=1e-2)
-    acting, obs = made.policy, batch().obs
+def test_the_policy_shares_parameters_with_the_trained_actor():
+    agent = learner(policy_delay=1, actor_lr=1e-2)
+    acting, obs = agent.policy, batch().obs
     before = acting.act(obs, None, torch.zeros(16)).action
-    made.update(batch())
+    agent.update(batch())
     assert not torch.equal(before, acting.act(obs, None, torch.zeros(16)).action)
     assert {p.data_ptr() for p in acting.actor.parameters()} == {
-        p.data_ptr() for p in made.policy.actor.parameters()
+        p.data_ptr() for p in agent.policy.actor.parameters()
     }
 
 
-def test_weights_of_a_policy_load_whatever_the_number_of_envs():
-    made = learner(privileged=2)
-    made.update(batch(privileged=2))
+def test_policy_weights_do_not_depend_on_the_number_of_envs():
+    agent = learner(privileged=2)
+    agent.update(batch(privileged=2))
     other = config().policy(spec(privileged=2, envs=9))
-    other.load_state_dict(made.policy.state_dict())
+    other.load_state_dict(agent.policy.state_dict())
     obs = batch(9, privileged=2).obs
     still = torch.zeros(9)
-    assert torch.equal(other.act(obs, None, still).action, made.policy.act(obs, None, still).action)
+    assert torch.equal(other.act(obs, None, still).action, agent.policy.act(obs, None, still).action)
 
 
 def test_normalizer_learns_from_batches_and_not_from_acting():
-    made = learner()
+    agent = learner()
     sample = batch(64)
-    made.policy.act(sample.obs, None, torch.full((64,), 0.3))
-    assert made.policy.normalizer.count == 0
-    made.update(sample)
-    assert made.policy.normalizer.count == 64
-    assert torch.allclose(made.policy.normalizer.mean, sample.obs["obs"].mean(0), atol=1e-6)
+    agent.policy.act(sample.obs, None, torch.full((64,), 0.3))
+    assert agent.policy.normalizer.count == 0
+    agent.update(sample)
+    assert agent.policy.normalizer.count == 64
+    assert torch.allclose(agent.policy.normalizer.mean, sample.obs["obs"].mean(0), atol=1e-6)
 
 
 @pytest.mark.parametrize(
     "changes", [{}, {"atoms": 0, "target_policy": True, "lr_end": 0.1, "lr_updates": 20}]
 )
-def test_a_loaded_learner_goes_on_as_if_never_stopped(changes):
-    made = learner(policy_delay=2, policy_noise=0.2, **changes)
+def test_a_restored_learner_continues_bit_equal(changes):
+    agent = learner(policy_delay=2, policy_noise=0.2, **changes)
     for update in range(5):
-        made.update(batch(seed=update))
-    state = copy.deepcopy(made.state_dict())
+        agent.update(batch(seed=update))
+    state = copy.deepcopy(agent.state_dict())
     other = learner(seed=7, policy_delay=2, policy_noise=0.2, **changes)
     other.load_state_dict(state)
     losses = []
-    for one in (made, other):
+    for one in (agent, other):
         torch.manual_seed(11)
         losses.append([float(one.update(batch(seed=u)).metrics["loss/critic"]) for u in range(10, 17)])
     assert losses[0] == losses[1] and all(math.isfinite(x) for x in losses[0])
-    assert differing(made.state_dict(), other.state_dict()) == []
+    assert different_paths(agent.state_dict(), other.state_dict()) == []

@@ -26,7 +26,7 @@ QUICK = {
 }
 
 
-def trained(env, rounds=250, **changes):
+def train_algorithm(env, rounds=250, **changes):
     torch.manual_seed(0)
     cfg = TD3Config(**(QUICK | changes))
     system = Sync(
@@ -51,30 +51,32 @@ def values(algorithm, obs):
 
 
 @pytest.mark.parametrize("style, n", [("same_step", 1), ("next_step", 3)])
-def test_a_clock_that_only_times_out_is_worth_one_over_one_minus_gamma(style, n):
+def test_time_limits_are_bootstrapped_so_the_clock_is_worth_one_over_one_minus_gamma(style, n):
     env = Toy("Clock", 4, limit=5, autoreset=style)
-    found = values(trained(env, n_step=n), torch.arange(5).unsqueeze(1) / 5)
+    found = values(train_algorithm(env, n_step=n), torch.arange(5).unsqueeze(1) / 5)
     assert found.tolist() == pytest.approx([1 / (1 - GAMMA)] * 5, abs=0.1)
 
 
-def test_without_bootstrap_at_limits_it_is_worth_what_is_left():
+def test_without_bootstrap_on_truncation_values_are_the_remaining_return():
     env = Toy("Clock", 4, limit=5)
-    found = values(trained(env, bootstrap_on_truncation=False), torch.arange(5).unsqueeze(1) / 5)
+    found = values(train_algorithm(env, bootstrap_on_truncation=False), torch.arange(5).unsqueeze(1) / 5)
     left = [sum(GAMMA**i for i in range(5 - elapsed)) for elapsed in range(5)]
     assert found.tolist() == pytest.approx(left, abs=0.1)
 
 
 @pytest.mark.parametrize("style, n, atoms", [("same_step", 1, 0), ("next_step", 3, 41)])
-def test_a_countdown_is_worth_what_is_left(style, n, atoms):
+def test_terminated_episodes_are_worth_the_remaining_return(style, n, atoms):
     env = Toy("Countdown", 4, limit=5, autoreset=style)
-    found = values(trained(env, n_step=n, atoms=atoms), torch.arange(1, 6).unsqueeze(1) / 5)
+    found = values(train_algorithm(env, n_step=n, atoms=atoms), torch.arange(1, 6).unsqueeze(1) / 5)
     left = [sum(GAMMA**i for i in range(count)) for count in range(1, 6)]
     assert found.tolist() == pytest.approx(left, abs=0.1)
 
 
-def test_a_chain_is_walked_to_its_end_and_worth_the_discounted_prize():
+def test_chain_is_solved_and_valued_at_the_discounted_reward():
     env = Toy("Chain", 8, limit=4)
-    made = trained(env, rounds=400, std_min=0.3, std_max=1.0, v_min=-0.5, v_max=1.5, tau=0.3, actor_lr=2e-3)
+    agent = train_algorithm(
+        env, rounds=400, std_min=0.3, std_max=1.0, v_min=-0.5, v_max=1.5, tau=0.3, actor_lr=2e-3
+    )
     places = torch.eye(4)[:3]
-    assert (made.policy(made.policy.normalizer(places)) > 0).all()  # the wrong sign would walk away from it
-    assert values(made, places).tolist() == pytest.approx([GAMMA**2, GAMMA, 1], abs=0.05)
+    assert (agent.policy(agent.policy.normalizer(places)) > 0).all()  # the wrong sign would walk away from it
+    assert values(agent, places).tolist() == pytest.approx([GAMMA**2, GAMMA, 1], abs=0.05)

@@ -116,40 +116,40 @@ def leaves(tree, path=""):
     return {path: tree}
 
 
-def test_a_known_batch_lowers_its_loss(case):
-    made = case.learner()
-    losses = [float(made.update(case.batch()).metrics["loss/critic"]) for _ in range(150)]
+def test_loss_of_a_fixed_batch_decreases(case):
+    agent = case.learner()
+    losses = [float(agent.update(case.batch()).metrics["loss/critic"]) for _ in range(150)]
     assert all(math.isfinite(x) for x in losses)
     # A categorical loss ends at the entropy of the targets, a squared one at zero.
     assert losses[-1] < (0.75 if getattr(case.config, "atoms", 0) else 0.2) * losses[0]
 
 
-def test_metrics_are_scalars_that_nobody_has_read(case):
+def test_metrics_are_detached_scalar_tensors(case):
     metrics = case.learner().update(case.batch()).metrics
     assert metrics and all(isinstance(x, torch.Tensor) and x.numel() == 1 for x in metrics.values())
     assert not any(x.requires_grad for x in metrics.values())
 
 
-def test_state_round_trips_and_training_goes_on_bit_equal(case):
-    made, other = case.learner(), case.learner(seed=9)
+def test_a_restored_algorithm_continues_bit_equal(case):
+    agent, other = case.learner(), case.learner(seed=9)
     for seed in range(3):
-        made.update(case.batch(seed))
-    other.load_state_dict(copy.deepcopy(made.state_dict()))
-    for one in (made, other):
+        agent.update(case.batch(seed))
+    other.load_state_dict(copy.deepcopy(agent.state_dict()))
+    for one in (agent, other):
         torch.manual_seed(4)
         for seed in range(5):
             one.update(case.batch(seed))
-    here, there = leaves(made.state_dict()), leaves(other.state_dict())
+    here, there = leaves(agent.state_dict()), leaves(other.state_dict())
     assert here.keys() == there.keys()
     for path, value in here.items():
         assert isinstance(value, torch.Tensor | int | float | str | bool), path
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(there[path])), path
 
 
-def test_the_policy_acts_row_by_row(case):
-    made, obs = case.learner(), case.batch().obs
-    made.update(case.batch())
-    policy, still = made.policy, torch.zeros(64)
+def test_acting_is_row_wise(case):
+    agent, obs = case.learner(), case.batch().obs
+    agent.update(case.batch())
+    policy, still = agent.policy, torch.zeros(64)
     whole = policy.act(obs, policy.initial_state(64), still).action
     parts = [
         policy.act({k: x[rows] for k, x in obs.items()}, policy.initial_state(32), still[:32]).action
@@ -162,15 +162,15 @@ def test_the_policy_acts_row_by_row(case):
         assert whole.shape == (64, 3) and whole.abs().max() <= 1
 
 
-def test_the_policy_alone_loads_what_the_learner_publishes(case):
-    made, alone = case.learner(), case.config.policy(case.spec)
-    made.update(case.batch())
-    alone.load_state_dict(made.policy.state_dict())
+def test_a_separate_policy_loads_the_learners_weights(case):
+    agent, alone = case.learner(), case.config.policy(case.spec)
+    agent.update(case.batch())
+    alone.load_state_dict(agent.policy.state_dict())
     obs, still = case.batch(1).obs, torch.zeros(64)
-    assert torch.equal(alone.act(obs, None, still).action, made.policy.act(obs, None, still).action)
+    assert torch.equal(alone.act(obs, None, still).action, agent.policy.act(obs, None, still).action)
 
 
-def test_weighted_rows_count_by_their_weight(case):
+def test_importance_weights_scale_row_losses(case):
     sample, weight = case.batch(), torch.arange(64) % 2 * 2.0
     half = Transition(
         {k: x[1::2] for k, x in sample.obs.items()},
@@ -183,10 +183,10 @@ def test_weighted_rows_count_by_their_weight(case):
         sample.obs, sample.action, sample.reward, sample.discount, sample.next_obs, weight, torch.arange(64)
     )
     one, other = case.learner(), case.learner()
-    for made in (one, other):
-        if getattr(made.policy, "normalizer", None) is not None:
+    for agent in (one, other):
+        if getattr(agent.policy, "normalizer", None) is not None:
             # The normalizer looks at all rows, so it is shown the same ones before and left alone.
-            made.policy.normalizer.update = lambda x: None
+            agent.policy.normalizer.update = lambda x: None
     torch.manual_seed(2)
     outcome = one.update(weighted)
     torch.manual_seed(2)
@@ -195,7 +195,7 @@ def test_weighted_rows_count_by_their_weight(case):
     assert outcome.priority.shape == (64,) and (outcome.priority >= 0).all()
 
 
-def test_it_says_what_it_eats_and_what_it_refuses(case):
+def test_experience_and_unsupported_reason(case):
     assert isinstance(case.config.experience, NStep)
     assert case.config.unsupported_reason(case.spec) is None
     if isinstance(case.spec.action, Discrete):
@@ -204,7 +204,7 @@ def test_it_says_what_it_eats_and_what_it_refuses(case):
         assert "Use DQN, C51 or Rainbow" in case.config.unsupported_reason(CHOICES)
 
 
-def test_importing_the_algorithms_starts_no_simulator_or_process():
+def test_importing_algorithms_imports_no_env_or_engine():
     others = [f"troop.{room}" for room in ("envs", "replay", "roles", "systems", "engines", "logs", "runs")]
     heavy = ["gymnasium", "envpool", "ray", *others]
     code = f"import sys, troop.algorithms; print([name for name in {heavy} if name in sys.modules])"

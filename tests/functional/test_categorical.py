@@ -88,7 +88,7 @@ def test_uniform_atoms_that_all_land_on_bins_keep_mass_one():
     assert found.flatten().tolist() == pytest.approx([1 / 11] * 11, abs=1e-6)
 
 
-def test_a_hit_on_an_atom_puts_all_mass_there():
+def test_a_target_on_an_atom_receives_all_mass():
     found = project(random_rows(1, 11), torch.tensor([3.0]), torch.zeros(1), torch.linspace(-5, 5, 11))
     assert found.flatten().tolist() == pytest.approx([0] * 8 + [1] + [0] * 2, abs=1e-6)
 
@@ -109,7 +109,7 @@ def test_projection_keeps_the_mean_of_the_clipped_atoms():
         assert categorical.mean(found[row], atoms).item() == pytest.approx(by_hand, abs=1e-4)
 
 
-def test_projection_leaves_its_inputs_alone():
+def test_projection_does_not_modify_its_inputs():
     probabilities, atoms = random_rows(4, 11), torch.linspace(-5, 5, 11)
     moved = categorical.bellman_shift(torch.ones(4), torch.ones(4), atoms)
     kept = probabilities.clone(), moved.clone(), atoms.clone()
@@ -154,7 +154,7 @@ def slow_binary(target, logits):
     return rows
 
 
-def test_binary_cross_entropy_is_that_of_each_atom():
+def test_binary_cross_entropy_equals_the_sum_by_hand():
     torch.manual_seed(0)
     target, logits = torch.rand(20, 7) / 7, torch.randn(2, 20, 7) * 2
     found = categorical.binary_cross_entropy(target.unsqueeze(0), logits)
@@ -163,7 +163,7 @@ def test_binary_cross_entropy_is_that_of_each_atom():
         assert found[critic].tolist() == pytest.approx(slow_binary(target, logits[critic]), rel=1e-5)
 
 
-def test_binary_cross_entropy_is_least_at_the_target_and_finite_where_a_probability_is_one():
+def test_binary_cross_entropy_is_minimal_at_the_target_and_finite():
     target = torch.tensor([[0.2, 0.5, 0.3]])
     logits = target.log().clone().requires_grad_()
     categorical.binary_cross_entropy(target, logits).sum().backward()

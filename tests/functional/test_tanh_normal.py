@@ -17,7 +17,7 @@ def density(action, mean, log_std):
 
 
 @pytest.mark.parametrize("mean, log_std", [(0.0, 0.0), (0.7, -0.5), (-1.0, 0.2), (0.0, -2.5)])
-def test_the_density_integrates_to_one_and_is_what_is_drawn(mean, log_std):
+def test_density_integrates_to_one_and_matches_samples(mean, log_std):
     cells = 20_000
     middles = [-1 + (i + 0.5) * 2 / cells for i in range(cells)]
     masses = [density(a, mean, log_std) * 2 / cells for a in middles]
@@ -27,13 +27,13 @@ def test_the_density_integrates_to_one_and_is_what_is_drawn(mean, log_std):
     found = tanh_normal.log_prob(u, noise, torch.full_like(u, log_std)).exp() * 2 / cells
     assert torch.allclose(found, torch.tensor(masses, dtype=torch.float64), atol=1e-9)
     torch.manual_seed(0)
-    drawn, _ = tanh_normal.sample(torch.full((40_000, 1), mean), torch.full((40_000, 1), log_std))
+    sampled, _ = tanh_normal.sample(torch.full((40_000, 1), mean), torch.full((40_000, 1), log_std))
     for edge in (-0.5, 0.0, 0.6):
         below = sum(m for a, m in zip(middles, masses, strict=True) if a < edge)
-        assert (drawn < edge).float().mean().item() == pytest.approx(below, abs=0.01)
+        assert (sampled < edge).float().mean().item() == pytest.approx(below, abs=0.01)
 
 
-def test_it_is_torchs_squashed_gaussian():
+def test_log_prob_equals_torchs_transformed_distribution():
     torch.manual_seed(0)
     mean, log_std = torch.randn(500, 3).double(), torch.randn(500, 3).double() * 0.5 - 1
     action, found = tanh_normal.sample(mean, log_std)
@@ -43,7 +43,7 @@ def test_it_is_torchs_squashed_gaussian():
 
 
 @pytest.mark.parametrize("far", [3.0, 12.0, 30.0, 200.0])
-def test_far_out_it_is_still_exact(far):
+def test_log_prob_is_exact_for_large_inputs(far):
     """1 - tanh(u)^2 is 0 in float32 from 9 on; log(1 - tanh(u)^2) is log 4 - 2 |u| there."""
     u = torch.tensor([[far], [-far]], requires_grad=True)
     found = tanh_normal.log_prob(u, torch.zeros(2, 1), torch.zeros(2, 1))
@@ -53,7 +53,7 @@ def test_far_out_it_is_still_exact(far):
     assert u.grad.flatten().tolist() == pytest.approx([2 * math.tanh(far), -2 * math.tanh(far)], rel=1e-5)
 
 
-def test_gradients_follow_the_drawn_action_to_mean_and_deviation():
+def test_gradients_reach_mean_and_log_std_through_the_sample():
     mean, log_std = torch.zeros(1000, 2, requires_grad=True), torch.full((1000, 2), -1.0, requires_grad=True)
     torch.manual_seed(0)
     action, log_prob = tanh_normal.sample(mean, log_std)

@@ -11,7 +11,7 @@ def test_target_is_reward_plus_discounted_value():
     assert found.tolist() == [pytest.approx([10.0, 2.0]), pytest.approx([19.0, 2.0])]
 
 
-def test_target_refuses_shapes_that_would_broadcast():
+def test_target_rejects_shapes_that_would_broadcast():
     with pytest.raises(AssertionError):
         td.target(torch.zeros(3), torch.zeros(3), torch.zeros(3, 1))
 
@@ -20,7 +20,7 @@ def test_clipped_double_takes_the_lower_critic_of_each_row():
     assert td.clipped_double(torch.tensor([[1.0, 5.0, 2.0], [3.0, 4.0, 2.0]])).tolist() == [1, 4, 2]
 
 
-def test_chosen_picks_one_action_a_row_with_or_without_atoms():
+def test_select_action_with_and_without_atoms():
     values = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     atoms = torch.randn(5, 3, 7, generator=torch.Generator().manual_seed(1))
     action = torch.tensor([2, 0, 1, 1, 2])
@@ -28,7 +28,7 @@ def test_chosen_picks_one_action_a_row_with_or_without_atoms():
     assert torch.equal(td.select_action(atoms, action), torch.stack([atoms[r, action[r]] for r in range(5)]))
 
 
-def test_double_q_lets_one_net_choose_and_the_other_judge():
+def test_double_q_selects_online_and_evaluates_target():
     chooser = torch.tensor([[1.0, 3.0, 2.0], [5.0, 1.0, 1.0]])
     judge = torch.tensor([[9.0, 4.0, 8.0], [2.0, 7.0, 6.0]])
     assert td.double_q(chooser, judge).tolist() == [4.0, 2.0]

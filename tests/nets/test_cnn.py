@@ -4,9 +4,9 @@ import torch
 from troop.nets import cnn
 
 
-def test_nature_is_the_papers_three_layers():
-    made, features = cnn.build_torso("nature", (4, 84, 84))
-    convs = [m for m in made if isinstance(m, torch.nn.Conv2d)]
+def test_nature_torso_has_the_papers_three_layers():
+    net, features = cnn.build_torso("nature", (4, 84, 84))
+    convs = [m for m in net if isinstance(m, torch.nn.Conv2d)]
     said = [(c.out_channels, c.kernel_size[0], c.stride[0]) for c in convs]
     assert said == [(32, 8, 4), (64, 4, 2), (64, 3, 1)] and features == 3136
     for conv in convs:  # the legacy initialisation, weights and biases alike
@@ -14,9 +14,9 @@ def test_nature_is_the_papers_three_layers():
         assert conv.weight.abs().max() <= bound and conv.bias.abs().max() <= bound
 
 
-def test_impala_has_fifteen_convolutions_and_residuals_that_pass_their_input_on():
-    made, features = cnn.build_torso("impala", (4, 84, 84))
-    convs = [m for m in made.modules() if isinstance(m, torch.nn.Conv2d)]
+def test_impala_has_fifteen_convolutions_and_identity_residuals():
+    net, features = cnn.build_torso("impala", (4, 84, 84))
+    convs = [m for m in net.modules() if isinstance(m, torch.nn.Conv2d)]
     assert [c.out_channels for c in convs] == [16] * 5 + [32] * 10 and features == 32 * 11 * 11
     block = cnn.ResidualBlock(3)
     x = torch.randn(2, 3, 5, 5)
@@ -31,21 +31,21 @@ def test_impala_has_fifteen_convolutions_and_residuals_that_pass_their_input_on(
     ("image", "kind"),
     [((4, 84, 84), "nature"), ((3, 36, 36), "nature"), ((1, 35, 64), "small"), ((1, 10, 5), "small")],
 )
-def test_the_torso_is_chosen_by_size(image, kind):
+def test_default_torso_follows_from_the_image_size(image, kind):
     assert cnn.default_torso(image) == kind
-    made, features = cnn.build_torso(kind, image)
-    assert made(torch.rand(2, *image)).shape == (2, features)
+    net, features = cnn.build_torso(kind, image)
+    assert net(torch.rand(2, *image)).shape == (2, features)
 
 
 @pytest.mark.parametrize("kind", cnn.TORSOS)
-def test_the_least_image_fits_and_a_smaller_one_is_refused_in_words(kind):
+def test_smallest_image_fits_and_a_smaller_one_is_rejected(kind):
     least = cnn.TORSOS[kind][1]
     assert cnn.build_torso(kind, (2, least, least))[1] > 0
     with pytest.raises(ValueError, match=f"{least - 1}x{least} with 2 channels.*{least}x{least} or more"):
         cnn.build_torso(kind, (2, least - 1, least))
 
 
-def test_bytes_and_floats_are_the_same_pixels():
+def test_uint8_and_float_pixels_are_equal():
     x = torch.arange(256, dtype=torch.uint8)
     assert cnn.to_unit_range(x).tolist() == pytest.approx([v / 255 for v in range(256)])
     assert torch.equal(cnn.to_unit_range(x), cnn.to_unit_range(x.float() / 255))

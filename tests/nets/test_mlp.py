@@ -31,7 +31,7 @@ SIZES = {"tiny": ((3,), 4, 5), "deep": ((16, 8, 8), 7, 33), "wide": ((256, 128),
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("copies", [None, 1, 2, 3])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_answers_and_gradients_are_those_of_plain_layers(size, layer_norm, copies, activation):
+def test_outputs_and_gradients_equal_torchs_layers(size, layer_norm, copies, activation):
     hidden, inputs, rows = SIZES[size]
     torch.manual_seed(0)
     net = MLP(inputs, hidden, 6, layer_norm, copies, activation).double()
@@ -58,7 +58,7 @@ def test_answers_and_gradients_are_those_of_plain_layers(size, layer_norm, copie
 
 
 @pytest.mark.parametrize("layer_norm, activation", [(False, "relu"), (True, "relu"), (True, "silu")])
-def test_a_frozen_net_passes_gradients_through_and_keeps_none(layer_norm, activation):
+def test_a_frozen_network_passes_gradients_to_its_input_only(layer_norm, activation):
     net = Critics(5, NetworkConfig((8, 8), layer_norm, activation), 3, count=2).requires_grad_(False)
     action = torch.randn(4, 2, requires_grad=True)
     net(torch.randn(4, 3), action).sum().backward()
@@ -68,7 +68,7 @@ def test_a_frozen_net_passes_gradients_through_and_keeps_none(layer_norm, activa
 
 @pytest.mark.parametrize("frozen", range(6))
 @pytest.mark.parametrize("copies", [None, 2])
-def test_a_part_that_is_frozen_takes_nothing_from_the_others(frozen, copies):
+def test_freezing_one_parameter_does_not_change_other_gradients(frozen, copies):
     torch.manual_seed(0)
     net = MLP(3, (4,), 2, layer_norm=True, copies=copies)
     x = torch.randn(*(() if copies is None else (copies,)), 5, 3)
@@ -104,14 +104,14 @@ def test_the_graph_that_a_compiler_traces_computes_the_same(layer_norm, monkeypa
     assert torch.allclose(net(x), eager, atol=1e-6)
 
 
-def test_layers_start_as_torch_starts_them():
+def test_initialisation_is_torchs_default():
     torch.manual_seed(0)
     for parameter in MLP(100, (400,), 50).layers[:2]:
         assert parameter.abs().max() <= 1 / math.sqrt(100)
         assert parameter.std().item() == pytest.approx(1 / math.sqrt(300), rel=0.1)
 
 
-def test_the_actors_last_layer_starts_small_and_unbiased():
+def test_actor_output_layer_starts_small_without_bias():
     torch.manual_seed(0)
     weight, bias = list(DeterministicActor(4, NetworkConfig((256,)), 64, output_std=0.01).parameters())[-2:]
     assert weight.std().item() == pytest.approx(0.01, rel=0.05)
@@ -123,7 +123,7 @@ def test_actions_are_bounded_by_tanh():
     assert action.abs().max() <= 1 and action.abs().max() > 0.99
 
 
-def test_critics_are_independent_and_see_observation_and_action():
+def test_critics_are_independent_functions_of_observation_and_action():
     torch.manual_seed(0)
     critics, obs, action = Critics(5, NetworkConfig((8,)), 7, count=3), torch.randn(4, 3), torch.randn(4, 2)
     found = critics(obs, action)

@@ -11,36 +11,36 @@ def layer(seed=0, sigma0=0.5):
     return NoisyLinear(16, 5, sigma0)
 
 
-def written_out(made, x, enters, leaves):
+def explicit_noise(net, x, enters, leaves):
     """One row at a time with the noise matrix written out."""
     answers = []
     for row in range(len(x)):
         matrix = torch.tensor([[o * i for i in enters[row].tolist()] for o in leaves[row].tolist()])
-        weight = made.mu_weight + made.sigma_weight * matrix
-        answers.append(weight @ x[row] + made.mu_bias + made.sigma_bias * leaves[row])
+        weight = net.mu_weight + net.sigma_weight * matrix
+        answers.append(weight @ x[row] + net.mu_bias + net.sigma_bias * leaves[row])
     return torch.stack(answers)
 
 
-def test_each_row_feels_its_own_noise_as_if_written_out():
-    made, x = layer(), torch.randn(7, 16)
-    enters, leaves = made.sample_noise(7)
+def test_per_row_noise_equals_explicit_noisy_weights():
+    net, x = layer(), torch.randn(7, 16)
+    enters, leaves = net.sample_noise(7)
     assert enters.shape == (7, 16) and leaves.shape == (7, 5)
-    assert torch.allclose(made(x, (enters, leaves)), written_out(made, x, enters, leaves), atol=1e-5)
+    assert torch.allclose(net(x, (enters, leaves)), explicit_noise(net, x, enters, leaves), atol=1e-5)
 
 
-def test_one_noise_for_all_rows_as_if_written_out():
-    made, x = layer(), torch.randn(7, 16)
-    enters, leaves = made.sample_noise()
+def test_shared_noise_equals_explicit_noisy_weights():
+    net, x = layer(), torch.randn(7, 16)
+    enters, leaves = net.sample_noise()
     assert enters.shape == (16,) and leaves.shape == (5,)
-    by_hand = written_out(made, x, enters.expand(7, 16), leaves.expand(7, 5))
-    assert torch.allclose(made(x, (enters, leaves)), by_hand, atol=1e-5)
+    by_hand = explicit_noise(net, x, enters.expand(7, 16), leaves.expand(7, 5))
+    assert torch.allclose(net(x, (enters, leaves)), by_hand, atol=1e-5)
 
 
 def test_the_noise_of_the_weights_has_rank_one():
-    made, eye = layer(), torch.eye(16)
+    net, eye = layer(), torch.eye(16)
     with torch.no_grad():
-        made.sigma_bias.zero_()
-        effect = (made(eye, made.sample_noise()) - made(eye)) / made.sigma_weight[
+        net.sigma_bias.zero_()
+        effect = (net(eye, net.sample_noise()) - net(eye)) / net.sigma_weight[
             0, 0
         ]  # sigma is one number at first
     assert int(torch.linalg.matrix_rank(effect, rtol=1e-4)) == 1
@@ -58,47 +58,47 @@ def test_noise_is_the_signed_root_of_a_gaussian():
     assert many.square().mean().item() == pytest.approx(math.sqrt(2 / math.pi), rel=0.01)  # E|e|
 
 
-def test_it_starts_as_the_paper_says():
-    made = NoisyLinear(100, 300, sigma0=0.5)
-    assert (made.sigma_weight == 0.05).all() and (made.sigma_bias == 0.05).all()
-    for mu in (made.mu_weight, made.mu_bias):
+def test_initialisation_is_the_papers():
+    net = NoisyLinear(100, 300, sigma0=0.5)
+    assert (net.sigma_weight == 0.05).all() and (net.sigma_bias == 0.05).all()
+    for mu in (net.mu_weight, net.mu_bias):
         assert mu.abs().max() <= 0.1
         assert mu.std().item() == pytest.approx(0.1 / math.sqrt(3), rel=0.1)
 
 
-def test_without_noise_it_is_a_linear_layer_and_says_the_same_twice():
-    made, x = layer(), torch.randn(7, 16)
-    assert torch.equal(made(x), torch.nn.functional.linear(x, made.mu_weight, made.mu_bias))
-    assert torch.equal(made(x), made(x))
+def test_without_noise_it_is_a_deterministic_linear_layer():
+    net, x = layer(), torch.randn(7, 16)
+    assert torch.equal(net(x), torch.nn.functional.linear(x, net.mu_weight, net.mu_bias))
+    assert torch.equal(net(x), net(x))
 
 
 @pytest.mark.parametrize("rows", [None, 7])
-def test_fresh_noise_differs_and_its_gradient_reaches_sigma(rows):
-    made, x = NoisyMLP(16, (8,), 3, 0.5), torch.randn(7, 16)
-    first, second = made(x, made.sample_noise(rows)), made(x, made.sample_noise(rows))
+def test_new_noise_differs_and_sigma_receives_gradients(rows):
+    net, x = NoisyMLP(16, (8,), 3, 0.5), torch.randn(7, 16)
+    first, second = net(x, net.sample_noise(rows)), net(x, net.sample_noise(rows))
     assert not torch.allclose(first, second)
     first.square().sum().backward()
-    for one in made.layers:
+    for one in net.layers:
         assert one.sigma_weight.grad.abs().sum() > 0 and one.sigma_bias.grad.abs().sum() > 0
 
 
-def test_gradients_of_both_forms_are_the_same():
-    made, x = layer(), torch.randn(7, 16)
-    enters, leaves = made.sample_noise()
+def test_per_row_and_shared_noise_have_equal_gradients():
+    net, x = layer(), torch.randn(7, 16)
+    enters, leaves = net.sample_noise()
     pull = torch.randn(7, 5)
     found = []
     for noise in ((enters, leaves), (enters.expand(7, 16), leaves.expand(7, 5))):
-        made.zero_grad()
-        (made(x, noise) * pull).sum().backward()
-        found.append([p.grad.clone() for p in made.parameters()])
+        net.zero_grad()
+        (net(x, noise) * pull).sum().backward()
+        found.append([p.grad.clone() for p in net.parameters()])
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*found, strict=True))
 
 
-def test_rows_with_rate_zero_feel_nothing_and_others_in_proportion():
-    made, x = layer(), torch.randn(3, 16)
-    noise = [made.sample_noise(3)]
-    still, loud = made(x), made(x, noise[0])
+def test_scaled_noise_is_proportional_and_zero_disables_it():
+    net, x = layer(), torch.randn(3, 16)
+    noise = [net.sample_noise(3)]
+    still, loud = net(x), net(x, noise[0])
     rate = torch.tensor([0.0, 0.5, 1.0])
-    found = made(x, scale_noise(noise, rate)[0])
+    found = net(x, scale_noise(noise, rate)[0])
     assert torch.allclose(found, still + rate.unsqueeze(1) * (loud - still), atol=1e-5)
     assert torch.allclose(found[0], still[0], atol=1e-6)

@@ -22,8 +22,8 @@ def updated(batches, columns=2):
 
 
 @given(st.lists(batch, min_size=1, max_size=8))
-def test_batches_merge_into_the_statistics_of_all_rows_at_once(drawn):
-    batches = [rows(*one) for one in drawn]
+def test_batches_merge_into_the_statistics_of_all_rows_at_once(sampled):
+    batches = [rows(*one) for one in sampled]
     normalizer = updated(batches)
     for column in range(2):
         values = torch.cat(batches)[:, column].tolist()
@@ -34,7 +34,7 @@ def test_batches_merge_into_the_statistics_of_all_rows_at_once(drawn):
     assert normalizer.count.item() == sum(len(x) for x in batches)
 
 
-def test_alternating_means_give_the_whole_variance():
+def test_alternating_means_give_the_full_variance():
     # Four equal batches of means -2.5, +2.5, ... and variance 1: 1 + 2.5^2 in all. Taking the difference of
     # means after the mean has moved, as the reference does, loses most of the second term.
     batches = [torch.tensor([[m - 1.0], [m + 1.0]]) for m in (-2.5, 2.5, -2.5, 2.5)]
@@ -55,7 +55,7 @@ def test_forward_is_the_difference_from_the_mean_over_std_plus_eps():
     assert found.tolist()[0] == pytest.approx([2 / 1.01, 0.5 / 0.01], rel=1e-4)
 
 
-def test_rows_of_another_precision_are_taken_as_they_are():
+def test_other_dtypes_are_converted():
     x = rows(9, 1.0, 2.0, 0)
     assert torch.allclose(updated([x.double()]).var, updated([x]).var)
 
@@ -68,7 +68,7 @@ def test_forward_has_no_side_effect_in_training_mode():
     assert all(torch.equal(x, before[name]) for name, x in normalizer.state_dict().items())
 
 
-def test_before_any_update_it_hardly_changes_anything():
+def test_before_any_update_it_is_almost_the_identity():
     x = rows(5, 0.0, 3.0, 0)
     assert torch.allclose(Normalizer(2)(x), x / 1.01)
 
@@ -85,7 +85,7 @@ def test_constant_columns_stay_finite_and_near_zero():
 
 
 @pytest.mark.parametrize("bad", [1e30, -1e30, 3e38, float("inf"), float("nan")])
-def test_a_monstrous_column_neither_breaks_itself_nor_its_neighbour(bad):
+def test_a_column_that_overflows_keeps_finite_statistics(bad):
     spoiled = rows(8, 2.0, 1.0, 1)
     spoiled[3, 0] = bad
     normalizer = updated([rows(8, 2.0, 1.0, 0), spoiled])
@@ -95,7 +95,7 @@ def test_a_monstrous_column_neither_breaks_itself_nor_its_neighbour(bad):
     assert normalizer.mean[0] == updated([rows(8, 2.0, 1.0, 0)]).mean[0]
 
 
-def test_statistics_travel_in_the_state_dict():
+def test_statistics_are_part_of_the_state_dict():
     normalizer, other = updated([rows(9, 3.0, 2.0, 0)]), Normalizer(2)
     other.load_state_dict(normalizer.state_dict())
     x = rows(4, 0.0, 1.0, 1)

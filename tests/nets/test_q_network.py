@@ -17,7 +17,7 @@ def rows(shape, count=5, seed=0):
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("sigma0", [0.0, 0.5])
 @pytest.mark.parametrize("hidden", [(), (8,), (8, 12)], ids=str)
-def test_every_combination_answers_for_all_actions(shape, atoms, dueling, sigma0, hidden):
+def test_every_combination_returns_values_of_all_actions(shape, atoms, dueling, sigma0, hidden):
     torch.manual_seed(1)  # a small net may be born dead
     net = QNetwork(shape, 3, hidden, atoms=atoms, dueling=dueling, sigma0=sigma0)
     x = rows(shape)
@@ -59,7 +59,7 @@ def test_constant_advantages_leave_the_value(sigma0):
 
 
 @pytest.mark.parametrize("shape", [(6,), (1, 10, 5)], ids=str)
-def test_dueling_scales_the_gradient_into_what_is_shared_only(shape):
+def test_dueling_scales_only_the_gradient_of_shared_layers(shape):
     torch.manual_seed(0)
     scaled = QNetwork(shape, 3, (8, 8), dueling=True)
     plain = QNetwork(shape, 3, (8, 8), dueling=True, rescale_torso=False)
@@ -80,7 +80,7 @@ def test_bytes_and_floats_give_the_same_values(kind):
     assert torch.equal(net(x.expand(5, 4, 36, 36)), net(x.contiguous()))
 
 
-def test_noise_is_whatever_the_caller_says_and_streams_have_their_own():
+def test_noise_is_an_argument_and_streams_have_separate_noise():
     net = QNetwork((6,), 3, (8,), dueling=True, sigma0=0.5)
     x, noise = rows((6,)), net.sample_noise()
     assert len(noise) == 4 and not torch.equal(noise[0][0], noise[2][0])

@@ -32,7 +32,7 @@ def plain(x, parts, gains):
 
 @pytest.mark.parametrize("blocks", [1, 2, 3])
 @pytest.mark.parametrize("copies", [None, 2])
-def test_answers_and_gradients_are_those_of_plain_rows(blocks, copies):
+def test_outputs_and_gradients_equal_a_row_by_row_implementation(blocks, copies):
     torch.manual_seed(0)
     net = Simba(5, 6, blocks, 3, copies).double()
     for parameter in net.parameters():
@@ -65,7 +65,7 @@ def row_lengths(net):
 
 
 @pytest.mark.parametrize("width, outputs", [(8, 21), (32, 3)])
-def test_rows_of_kernels_start_at_length_one_and_are_brought_back(width, outputs):
+def test_kernel_rows_start_at_unit_norm_and_are_projected_back(width, outputs):
     net = Simba(5, width, 2, outputs, 2)
     for lengths in row_lengths(net):
         assert torch.allclose(lengths, torch.ones_like(lengths), atol=1e-5)
@@ -81,7 +81,7 @@ def test_rows_of_kernels_start_at_length_one_and_are_brought_back(width, outputs
         assert torch.allclose(scale, before * 3 + 0.1)  # these may grow
 
 
-def test_a_port_leaves_its_kernels_alone():
+def test_the_port_variant_leaves_kernels_unchanged():
     net = Simba(5, 8, 1, 3, port=True)
     with torch.no_grad():
         net.layers[0].mul_(3)
@@ -91,7 +91,7 @@ def test_a_port_leaves_its_kernels_alone():
 
 
 @pytest.mark.parametrize("port", [False, True])
-def test_scales_multiply_by_what_they_say(port):
+def test_scales_start_at_their_initial_value(port):
     """SimbaV2: by `init`; the port, whose parameter starts at init * scale, by its square."""
     width, blocks = 32, 2
     net = Simba(5, width, blocks, 3, port=port)
@@ -105,7 +105,7 @@ def test_scales_multiply_by_what_they_say(port):
     assert starts == pytest.approx([s * w if port else s for s, w in both], rel=1e-5)
 
 
-def test_features_lie_on_the_sphere_however_long_the_input():
+def test_features_have_unit_norm_for_any_input():
     """The head sees unit vectors, so answers are bounded; the shift tells a long input from a short one."""
     net = Simba(3, 16, 2, 4)
     with torch.no_grad():
@@ -115,7 +115,7 @@ def test_features_lie_on_the_sphere_however_long_the_input():
     assert not torch.allclose(net(direction), net(direction * 10), atol=1e-3)
 
 
-def test_it_works_flat_and_copied():
+def test_flat_parameters_and_copies_work():
     torch.manual_seed(0)
     critics = Critics(5, NetworkConfig((8, 8), kind="simbav2"), 3, count=2)
     obs, action = torch.randn(4, 3), torch.randn(4, 2)
@@ -135,7 +135,7 @@ def test_it_works_flat_and_copied():
     assert pulled.grad.abs().sum() > 0
 
 
-def test_actors_of_both_kinds_are_bounded():
+def test_both_actors_are_bounded():
     shape = NetworkConfig((16,), kind="simbav2")
     x = torch.randn(64, 3) * 10
     assert DeterministicActor(3, shape, 2)(x).abs().max() <= 1

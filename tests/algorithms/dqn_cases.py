@@ -13,11 +13,11 @@ SMALL = {"hidden": (16, 8)}
 def learner(kind=DQNConfig, seed=0, spread=0.4, spec=SPEC, **changes):
     """A learner whose target net is shaken by `spread`, so that it disagrees with the online one."""
     torch.manual_seed(seed)
-    made = kind(**(SMALL | changes)).algorithm(spec)
+    agent = kind(**(SMALL | changes)).algorithm(spec)
     with torch.no_grad():
-        for parameter in made.target_q.parameters():
+        for parameter in agent.target_q.parameters():
             parameter.add_(torch.randn_like(parameter) * spread)
-    return made
+    return agent
 
 
 def batch(rows=16, seed=0, index=False, weight=None):
@@ -29,9 +29,9 @@ def batch(rows=16, seed=0, index=False, weight=None):
     return Transition(obs, action, reward, discount, after, weight, torch.arange(rows) if index else None)
 
 
-def mean_of(logits, made):
+def mean_of(logits, agent):
     """Mean of one distribution, atom by atom."""
-    cfg = made.cfg
+    cfg = agent.cfg
     gap = (cfg.v_max - cfg.v_min) / (cfg.atoms - 1)
     return sum(p * (cfg.v_min + k * gap) for k, p in enumerate(logits.softmax(-1).tolist()))
 

@@ -1,7 +1,7 @@
 """SAC at a size where everything can be computed by hand."""
 
 import torch
-from small import spec
+from td3_cases import spec
 
 from troop.algorithms.sac import SACConfig
 
@@ -27,8 +27,8 @@ def config(**changes):
 def learner(seed=0, privileged=0, **changes):
     """A SAC whose target critics are shaken, so that they disagree with the online ones."""
     torch.manual_seed(seed)
-    made = config(**changes).algorithm(spec(privileged))
+    agent = config(**changes).algorithm(spec(privileged))
     with torch.no_grad():
-        for parameter in made.target_critic.parameters():
+        for parameter in agent.target_critic.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.4)
-    return made
+    return agent

@@ -29,11 +29,11 @@ def config(**changes):
 def learner(seed=0, privileged=0, spread=4.0, **changes):
     """A FastTD3 whose target critics are shaken by `spread`, so that they disagree with the online ones."""
     torch.manual_seed(seed)
-    made = config(**changes).algorithm(spec(privileged))
+    agent = config(**changes).algorithm(spec(privileged))
     with torch.no_grad():
-        for parameter in made.target_critic.parameters():
+        for parameter in agent.target_critic.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1 * spread)
-    return made
+    return agent
 
 
 def batch(rows=16, seed=0, privileged=0, discount=None):
@@ -67,7 +67,7 @@ def leaves(tree, path=""):
     return {k: v for key, value in items for k, v in leaves(value, f"{path}/{key}").items()}
 
 
-def differing(one, other):
+def different_paths(one, other):
     """The paths at which two states are not bit-equal."""
     here, there = leaves(one), leaves(other)
     assert here.keys() == there.keys()

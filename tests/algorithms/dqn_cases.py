@@ -1,4 +1,4 @@
-"""DQN and its kin at a size where everything can be computed by hand."""
+"""Small DQN, C51 and Rainbow learners whose updates can be computed by hand."""
 
 import torch
 
@@ -11,7 +11,7 @@ SMALL = {"hidden": (16, 8)}
 
 
 def learner(kind=DQNConfig, seed=0, spread=0.4, spec=SPEC, **changes):
-    """A learner whose target net is shaken by `spread`, so that it disagrees with the online one."""
+    """Return a learner whose target network is perturbed by `spread`."""
     torch.manual_seed(seed)
     agent = kind(**(SMALL | changes)).algorithm(spec)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""SAC at a size where everything can be computed by hand."""
+"""Small SAC learners whose updates can be computed by hand."""
 
 import torch
 from td3_cases import spec
@@ -25,7 +25,7 @@ def config(**changes):
 
 
 def learner(seed=0, privileged=0, **changes):
-    """A SAC whose target critics are shaken, so that they disagree with the online ones."""
+    """Return a SAC whose target critics are perturbed, so that they differ from the online ones."""
     torch.manual_seed(seed)
     agent = config(**changes).algorithm(spec(privileged))
     with torch.no_grad():

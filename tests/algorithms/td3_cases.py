@@ -1,4 +1,4 @@
-"""FastTD3 at a size where everything can be computed by hand."""
+"""Small FastTD3 learners whose updates can be computed by hand."""
 
 import torch
 
@@ -27,7 +27,7 @@ def config(**changes):
 
 
 def learner(seed=0, privileged=0, spread=4.0, **changes):
-    """A FastTD3 whose target critics are shaken by `spread`, so that they disagree with the online ones."""
+    """Return a FastTD3 whose target critics are perturbed by `spread`."""
     torch.manual_seed(seed)
     agent = config(**changes).algorithm(spec(privileged))
     with torch.no_grad():
@@ -52,7 +52,7 @@ def batch(rows=16, seed=0, privileged=0, discount=None):
 
 
 def weights(module):
-    """A copy of all parameters, end to end."""
+    """Return a copy of all parameters, concatenated."""
     return torch.cat([p.detach().flatten() for p in module.parameters()]).clone()
 
 
@@ -68,7 +68,7 @@ def leaves(tree, path=""):
 
 
 def different_paths(one, other):
-    """The paths at which two states are not bit-equal."""
+    """Return the paths at which two states are not bit-equal."""
     here, there = leaves(one), leaves(other)
     assert here.keys() == there.keys()
     return [

@@ -15,7 +15,7 @@ def targets(agent, sample):
 
 
 def best(values):
-    """The first of the largest."""
+    """Return the index of the first maximum."""
     values = values.tolist()
     return values.index(max(values))
 
@@ -97,7 +97,7 @@ def test_huber_gradient_is_at_most_one():
     agent, sample = learner(hidden=(), optimizer="rmsprop"), batch()
     sample.reward.fill_(1e4)
     agent.update(sample)
-    bias = list(agent.q.parameters())[-1]  # of a linear net: its gradient is the mean pull on each action
+    bias = list(agent.q.parameters())[-1]  # of a linear net: its gradient is the mean over rows per action
     assert bias.grad.abs().sum().item() == pytest.approx(1.0)
 
 
@@ -161,7 +161,9 @@ def test_a_restored_learner_continues_bit_equal(optimizer):
     for update in range(3):
         agent.update(batch(seed=update))
     state = copy.deepcopy(agent.state_dict())
-    assert not torch.equal(weights(agent.target_q), weights(agent.q))  # a re-copied target would be seen
+    assert not torch.equal(
+        weights(agent.target_q), weights(agent.q)
+    )  # a target copied on restore would be detected
     other.load_state_dict(state)
     for one in (agent, other):
         torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""A walk of five states, one-hot, whose values are known: every kind of DQN must find them."""
+"""A chain of five one-hot states with known values, which every DQN variant must learn."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ SPEC = EnvSpec("walk", {"obs": Field((STATES,))}, Discrete(2), 1)
 
 
 def step(state, action):
-    """Right of the last state lies the end and a reward of 1, left of the first a wall; left costs 0.1."""
+    """RIGHT of the last state terminates with reward 1; LEFT costs 0.1 and stops at the first state."""
     if action == RIGHT:
         return state + 1, float(state == STATES - 1), state == STATES - 1
     return max(state - 1, 0), -0.1, False
@@ -30,7 +30,7 @@ def value_iteration(rounds=500):
 
 
 def transitions(n):
-    """Every state and action once, and then the best action until n steps are done or the world ends."""
+    """Every state and action once, followed by the best action until n steps or termination."""
     rows = []
     for state in range(STATES):
         for action in (LEFT, RIGHT):
@@ -66,7 +66,7 @@ CLOSE = {
     "c51": 0.02,
     "c51, double, dueling, 3 steps": 0.02,
     "rainbow": 0.08,
-}  # rainbow: its noise is still on
+}  # rainbow: parameter noise stays on
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -87,7 +87,7 @@ def test_bootstrapping_at_time_limits_gives_r_over_one_minus_gamma(cfg, bootstra
     torch.manual_seed(0)
     agent, start, action = cfg.algorithm(SPEC), torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])
     obs, after = ({"obs": torch.eye(STATES)[x]} for x in (start, 1 - start))
-    discount = torch.full((4,), 0.9 if bootstraps else 0.0)  # what the replay says of a limit, of an end
+    discount = torch.full((4,), 0.9 if bootstraps else 0.0)  # at a time limit, after termination
     for _ in range(1200):
         agent.update(Transition(obs, action, torch.ones(4), discount, after))
     worth = 10.0 if bootstraps else 1.0

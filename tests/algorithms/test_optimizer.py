@@ -133,7 +133,7 @@ def test_beta2_is_passed_to_adam():
 
 
 class HalfUsed(torch.nn.Module):
-    """Of its two numbers it uses one."""
+    """Two parameters, of which the loss uses one."""
 
     def __init__(self):
         super().__init__()

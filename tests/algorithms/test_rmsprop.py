@@ -7,7 +7,7 @@ from troop.algorithms.optim.rmsprop import RMSProp
 
 
 def slow(weight, gradients, lr, decay, eps, centered, momentum, tf):
-    """One number, one step at a time, as the papers and TensorFlow's and torch's documentation say."""
+    """Scalar reference of TensorFlow's and PyTorch's RMSProp."""
     square, mean, velocity = (1.0 if tf else 0.0), 0.0, 0.0
     for g in gradients:
         square = decay * square + (1 - decay) * g * g
@@ -84,7 +84,7 @@ def test_a_constant_gradient_never_makes_a_negative_variance(tf):
         assert torch.isfinite(parameter).all()
 
 
-@pytest.mark.parametrize("reads", [True, False])  # as on a CPU, and as where reading the flag would wait
+@pytest.mark.parametrize("reads", [True, False])  # CPU path and device path
 @pytest.mark.parametrize("tf", [True, False])
 def test_a_skipped_step_changes_no_weight_or_accumulator(tf, reads):
     parameter, instance = run([1.0, -1.0], GRADIENTS, RMSProp, lr=0.1, centered=True, momentum=0.9, tf=tf)

@@ -16,7 +16,7 @@ from troop.systems.sync import Sync
 
 
 def sampled(agent, obs, seed):
-    """What the policy draws and how likely, with torch's own distributions."""
+    """Sample actions and log-probabilities with torch.distributions."""
     mean, log_std = agent.policy.actor(obs)
     torch.manual_seed(seed)
     u = mean + log_std.exp() * torch.randn_like(mean)
@@ -63,7 +63,7 @@ def test_the_entropy_bonus_is_added_to_the_reward_before_the_projection():
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_actor_loss_reduces_the_critics_as_configured(fast):
-    """Alpha log pi - min Q, and with each critic on its own the mean."""
+    """alpha log pi - min Q, or mean Q without clipped double Q."""
     changes = FAST | {"normalize_observations": False} if fast else {}
     agent, sample = learner(**changes | {"alpha_init": 0.2}), batch()
     obs = sample.obs["obs"]
@@ -86,14 +86,14 @@ def test_the_temperature_moves_towards_the_target_entropy(ratio, up):
     alphas = []
     for update in range(20):
         metrics = agent.update(batch(seed=update)).metrics
-        assert (metrics["policy/entropy"] < -ratio * 2) == up  # two joints
+        assert (metrics["policy/entropy"] < -ratio * 2) == up  # two action dimensions
         alphas.append(float(agent.policy.temperature()))
     assert all(alpha > 0 for alpha in alphas)
     assert (alphas[-1] > 0.3) == up and sorted(alphas, reverse=not up) == alphas
 
 
 def test_entropy_converges_to_the_target_entropy():
-    """One step, reward -3 |action|^2: by the price alone it depends how predictable the policy gets."""
+    """One-step task with reward -3 |action|^2: the temperature alone determines the entropy."""
     found = []
     for rate in (0.03, 0.0):
         agent = learner(alpha_init=1.0, alpha_lr=rate, actor_lr=0.01, critic_lr=0.01, actor_init=0.01)
@@ -103,12 +103,12 @@ def test_entropy_converges_to_the_target_entropy():
             sample.reward.copy_(-3 * sample.action.square().sum(-1))
             entropies.append(agent.update(sample).metrics["policy/entropy"].item())
         found.append(sum(entropies[-150:]) / 150)
-    assert found[0] == pytest.approx(-2.0, abs=0.4)  # minus one per joint
+    assert found[0] == pytest.approx(-2.0, abs=0.4)  # minus one per action dimension
     assert found[1] > 0
 
 
 def test_weight_decay_does_not_apply_to_the_temperature():
-    """FastSAC's code decays log alpha, too, by omission: alpha is pulled towards 1."""
+    """FastSAC's code decays log alpha too, which pulls alpha towards 1."""
     free, decayed = (learner(weight_decay=w, alpha_lr=0.1, alpha_init=0.01) for w in (0.0, 0.5))
     for agent in (free, decayed):
         torch.manual_seed(1)
@@ -133,7 +133,7 @@ def test_explore_zero_returns_the_mean_and_otherwise_a_sample():
     torch.manual_seed(0)
     wild = agent.act(obs, None, (torch.arange(rows) % 2).float()).action
     assert torch.equal(wild[::2], still[::2])
-    # By quantiles: an action of exactly 1 comes from far out, nobody knows from where.
+    # Quantiles, because atanh of an action that rounds to 1 is infinite.
     low, middle, high = (
         wild[1::2].double().quantile(torch.tensor([0.1587, 0.5, 0.8413]).double(), 0).atanh().float()
     )
@@ -242,7 +242,7 @@ def test_unsupported_envs_are_rejected_by_name():
 
 @pytest.mark.parametrize("world, limit", [("Clock", True), ("Clock", False), ("Countdown", True)])
 def test_values_of_toy_envs_with_known_solution(world, limit):
-    """With hardly a price on predictability: time limits are bootstrapped through, ends are not."""
+    """With almost no entropy bonus: time limits are bootstrapped, terminations are not."""
     gamma, steps = 0.8, 5
     torch.manual_seed(0)
     cfg = config(
@@ -251,7 +251,7 @@ def test_values_of_toy_envs_with_known_solution(world, limit):
         alpha_init=1e-6,
         alpha_lr=0.0,
         tau=0.2,
-        actor_lr=1e-5,  # where actions change nothing the policy should not chase the critics' errors
+        actor_lr=1e-5,  # actions have no effect here: keep the actor from following critic errors
         critic_lr=5e-3,
         critic_hidden=(64,),
         atoms=41,

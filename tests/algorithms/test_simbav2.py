@@ -1,4 +1,4 @@
-"""SimbaV2's nets inside FastTD3: what happens to them at each step."""
+"""SimbaV2 networks in FastTD3: constraints after each update."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ SIMBA = {"net": "simbav2", "critic_hidden": (8, 8), "weight_decay": 0.0, "policy
 
 
 def max_norm_error(module):
-    """How far the rows of its kernels are from length one, at most."""
+    """Return the largest deviation of a kernel row's norm from 1."""
     return max((kernel.norm(dim=-1) - 1).abs().max().item() for kernel in module.layers[::2])
 
 

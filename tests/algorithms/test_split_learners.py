@@ -1,4 +1,4 @@
-"""Both halves of an actor-critic, apart, against the same algorithm whole."""
+"""Separate critic and actor learners compared with the whole algorithm."""
 
 import copy
 import dataclasses
@@ -27,13 +27,13 @@ def split_learners(seed=0, **changes):
 
 
 def exchange_modules(critic_learner, actor_learner):
-    """What systems do with publications, at once."""
+    """Copy each learner's module to the other, as PQL does asynchronously."""
     critic_learner.peer_module.load_state_dict(copy.deepcopy(actor_learner.module.state_dict()))
     actor_learner.peer_module.load_state_dict(copy.deepcopy(critic_learner.module.state_dict()))
 
 
 def observations_only(sample):
-    """A batch of observations alone: the rest is no number."""
+    """Return the batch with everything except `obs` replaced by NaN."""
     nothing = torch.full_like(sample.reward, torch.nan)
     unknown = {k: torch.full_like(x, torch.nan) for k, x in sample.next_obs.items()}
     return Transition(sample.obs, torch.full_like(sample.action, torch.nan), nothing, nothing, unknown)

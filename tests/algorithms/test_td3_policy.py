@@ -18,7 +18,7 @@ def test_noise_has_the_standard_deviation_of_its_row():
     noise = agent.act(obs, None, sigma).action - agent.act(obs, None, torch.zeros(rows)).action
     assert noise[::2].std().item() == pytest.approx(0.05, rel=0.03)
     assert noise[1::2].std().item() == pytest.approx(0.4, rel=0.03)
-    assert torch.corrcoef(noise[1::2].T)[0, 1].abs() < 0.03  # each joint has noise of its own
+    assert torch.corrcoef(noise[1::2].T)[0, 1].abs() < 0.03  # noise is independent per action dimension
 
 
 def test_rows_without_exploration_are_exact_beside_exploring_rows():

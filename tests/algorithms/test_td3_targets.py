@@ -98,7 +98,7 @@ def test_target_smoothing_is_clipped_and_stays_in_the_action_range():
     smoothed, plain = noisy_actions(learner(**settings), batch(400))
     assert smoothed.abs().max() <= 1
     assert (smoothed - plain).abs().max() <= 0.1 + 1e-6
-    inner = plain.abs() < 0.9  # where the range does not cut
+    inner = plain.abs() < 0.9  # where clamping to [-1, 1] has no effect
     assert (
         (smoothed - plain)[inner].abs() > 0.099
     ).float().mean() > 0.9  # noise of 5 nearly always hits the clip
@@ -142,7 +142,7 @@ def test_elementwise_min_is_the_minimum_of_both_projections():
         least = [min(a, b) for a, b in zip(both[0, row].tolist(), both[1, row].tolist(), strict=True)]
         assert found[0, row].tolist() == pytest.approx(least, abs=1e-6)
     mass = found.sum(-1)
-    assert (mass <= 1 + 1e-5).all() and mass.min() < 0.9  # what the critics do not agree on is lost
+    assert (mass <= 1 + 1e-5).all() and mass.min() < 0.9  # mass on which the critics disagree is lost
     whole = learner(clipped_double_q=False, categorical_min="elementwise_min", **PLAIN)
     assert torch.allclose(target(whole, sample), candidates(whole, sample), atol=1e-6)
 

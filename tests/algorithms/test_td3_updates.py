@@ -21,7 +21,7 @@ def test_the_actor_is_updated_every_policy_delay_updates(delay):
 
 @pytest.mark.parametrize("critics, atoms", [(1, 0), (2, 0), (1, 11)])
 def test_ddpg_by_hand(critics, atoms):
-    """One critic, no smoothing, no delay, a slow copy of the policy: three updates with plain torch."""
+    """Three updates compared with plain PyTorch: no smoothing, no delay, target policy."""
     settings = PLAIN | {
         "critics": critics,
         "atoms": atoms,

@@ -1,4 +1,4 @@
-"""Worlds whose values are known: what is learned must be that number."""
+"""Toy envs with known values, which the critics must learn."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ QUICK = {
     "actor_hidden": (32,),
     "critic_hidden": (64,),
     "critic_lr": 5e-3,
-    "actor_lr": 1e-5,  # where actions change nothing the policy should not chase the critics' errors
+    "actor_lr": 1e-5,  # actions have no effect here: keep the actor from following critic errors
     "weight_decay": 0.0,
     "v_min": -1.0,
     "v_max": 7.0,
@@ -43,11 +43,11 @@ def train_algorithm(env, rounds=250, **changes):
 
 
 def values(algorithm, obs):
-    """The lower critic's value of the policy's own action."""
+    """Return the reduced Q of the policy's own actions."""
     with torch.no_grad():
         x = algorithm.policy.normalizer(obs)
         outputs = algorithm.critic(x, algorithm.policy(x))
-        return algorithm.policy.value(outputs)  # the lower one's
+        return algorithm.policy.value(outputs)
 
 
 @pytest.mark.parametrize("style, n", [("same_step", 1), ("next_step", 3)])
@@ -78,5 +78,5 @@ def test_chain_is_solved_and_valued_at_the_discounted_reward():
         env, rounds=400, std_min=0.3, std_max=1.0, v_min=-0.5, v_max=1.5, tau=0.3, actor_lr=2e-3
     )
     places = torch.eye(4)[:3]
-    assert (agent.policy(agent.policy.normalizer(places)) > 0).all()  # the wrong sign would walk away from it
+    assert (agent.policy(agent.policy.normalizer(places)) > 0).all()  # a wrong gradient sign would walk away
     assert values(agent, places).tolist() == pytest.approx([GAMMA**2, GAMMA, 1], abs=0.05)

@@ -1,4 +1,4 @@
-"""Every algorithm against C3: learns from a batch, is its state, acts row by row, does no I/O."""
+"""Conformance of every algorithm: learning, state, row-wise acting, no I/O."""
 
 import copy
 import math
@@ -73,7 +73,7 @@ CASES = [(name, SPEC) for name in CONTINUOUS] + [
 
 @dataclass(frozen=True)
 class Case:
-    """An algorithm and a world it is for."""
+    """An algorithm config and an env spec it supports."""
 
     config: object
     spec: EnvSpec
@@ -91,12 +91,12 @@ class Case:
         return {name: draw(field) for name, field in self.spec.obs.items()}
 
     def batch(self, seed=0, rows=64):
-        """Rewards that can be told from the observation, in a world that always ends: the target is known."""
+        """Rewards are a function of the observation and every row terminates, so the target is known."""
         random = torch.Generator().manual_seed(seed)
         obs, after = self.obs(random, rows), self.obs(random, rows)
         first = obs["obs"].flatten(1)[:, 0].float()
         reward = 3 * (first / 128 - 1 if self.spec is BYTES else first.tanh())
-        if isinstance(self.spec.action, Discrete):  # privileged columns are not for these
+        if isinstance(self.spec.action, Discrete):  # these algorithms do not read privileged observations
             action = torch.randint(3, (rows,), generator=random)
         else:
             action = torch.rand(rows, 3, generator=random) * 2 - 1
@@ -120,7 +120,7 @@ def test_loss_of_a_fixed_batch_decreases(case):
     agent = case.learner()
     losses = [float(agent.update(case.batch()).metrics["loss/critic"]) for _ in range(150)]
     assert all(math.isfinite(x) for x in losses)
-    # A categorical loss ends at the entropy of the targets, a squared one at zero.
+    # A categorical loss converges to the entropy of the targets, a squared one to zero.
     assert losses[-1] < (0.75 if getattr(case.config, "atoms", 0) else 0.2) * losses[0]
 
 
@@ -185,7 +185,7 @@ def test_importance_weights_scale_row_losses(case):
     one, other = case.learner(), case.learner()
     for agent in (one, other):
         if getattr(agent.policy, "normalizer", None) is not None:
-            # The normalizer looks at all rows, so it is shown the same ones before and left alone.
+            # Weights do not apply to the normalizer: keep it constant.
             agent.policy.normalizer.update = lambda x: None
     torch.manual_seed(2)
     outcome = one.update(weighted)

@@ -127,7 +127,7 @@ def test_cross_entropy_equals_the_sum_by_hand():
         assert categorical.cross_entropy(target, logits)[row].item() == pytest.approx(by_hand, abs=1e-5)
 
 
-@pytest.mark.parametrize("wanted", [0, 1])  # the impossible atom is not wanted, and is wanted
+@pytest.mark.parametrize("wanted", [0, 1])  # target probability of the atom with probability 1
 def test_cross_entropy_of_extreme_logits_is_finite(wanted):
     logits = torch.tensor([[0.0, -1e30, 1.0]], requires_grad=True)
     target = torch.tensor([[1.0 - wanted, float(wanted), 0.0]])

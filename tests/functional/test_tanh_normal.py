@@ -8,7 +8,7 @@ from troop.functional import tanh_normal
 
 
 def density(action, mean, log_std):
-    """pi(action) for one joint, by hand: the Gaussian at atanh(action) over the slope of tanh there."""
+    """Return pi(action) in one dimension: the Gaussian density at atanh(action) over tanh's derivative."""
     u = math.atanh(action)
     gauss = (
         math.exp(-0.5 * ((u - mean) / math.exp(log_std)) ** 2) / math.exp(log_std) / math.sqrt(2 * math.pi)
@@ -63,4 +63,4 @@ def test_gradients_reach_mean_and_log_std_through_the_sample():
     assert torch.allclose(log_std.grad, value_and_grad * action.detach().atanh(), atol=1e-4)
     log_std.grad = None
     log_prob.mean().backward()
-    assert log_std.grad.sum() < 0  # a wider one is less predictable
+    assert log_std.grad.sum() < 0  # a larger std lowers log pi

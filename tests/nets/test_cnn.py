@@ -9,7 +9,7 @@ def test_nature_torso_has_the_papers_three_layers():
     convs = [m for m in net if isinstance(m, torch.nn.Conv2d)]
     said = [(c.out_channels, c.kernel_size[0], c.stride[0]) for c in convs]
     assert said == [(32, 8, 4), (64, 4, 2), (64, 3, 1)] and features == 3136
-    for conv in convs:  # the legacy initialisation, weights and biases alike
+    for conv in convs:  # PyTorch's default initialisation of weights and biases
         bound = 1 / (conv.in_channels * conv.kernel_size[0] ** 2) ** 0.5
         assert conv.weight.abs().max() <= bound and conv.bias.abs().max() <= bound
 
@@ -49,4 +49,4 @@ def test_uint8_and_float_pixels_are_equal():
     x = torch.arange(256, dtype=torch.uint8)
     assert cnn.to_unit_range(x).tolist() == pytest.approx([v / 255 for v in range(256)])
     assert torch.equal(cnn.to_unit_range(x), cnn.to_unit_range(x.float() / 255))
-    assert x.dtype == torch.uint8 and x[255] == 255  # the replay's own bytes stay bytes
+    assert x.dtype == torch.uint8 and x[255] == 255  # the input is not modified

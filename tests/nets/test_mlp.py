@@ -14,7 +14,7 @@ ACTIVATIONS = {"relu": F.relu, "elu": F.elu, "silu": F.silu}
 
 
 def plain(x, layers, layer_norm, activation):
-    """One net, one layer at a time, with torch's own operations."""
+    """Reference: one network, one layer at a time, with torch.nn.functional."""
     *hidden, weight, bias = layers
     each = 4 if layer_norm else 2
     for first in range(0, len(hidden), each):
@@ -36,7 +36,9 @@ def test_outputs_and_gradients_equal_torchs_layers(size, layer_norm, copies, act
     torch.manual_seed(0)
     net = MLP(inputs, hidden, 6, layer_norm, copies, activation).double()
     for parameter in net.parameters():
-        torch.nn.init.normal_(parameter, 0.5)  # also the norms' weights, which start as ones and zeros
+        torch.nn.init.normal_(
+            parameter, 0.5
+        )  # including the LayerNorm parameters, which start as ones and zeros
     front = () if copies is None else (copies,)
     x = torch.randn(*front, rows, inputs, dtype=torch.float64, requires_grad=True)
     pull = torch.randn(*front, rows, 6, dtype=torch.float64)

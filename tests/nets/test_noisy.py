@@ -12,7 +12,7 @@ def layer(seed=0, sigma0=0.5):
 
 
 def explicit_noise(net, x, enters, leaves):
-    """One row at a time with the noise matrix written out."""
+    """Reference: one row at a time with the full noise matrix."""
     answers = []
     for row in range(len(x)):
         matrix = torch.tensor([[o * i for i in enters[row].tolist()] for o in leaves[row].tolist()])
@@ -42,7 +42,7 @@ def test_the_noise_of_the_weights_has_rank_one():
         net.sigma_bias.zero_()
         effect = (net(eye, net.sample_noise()) - net(eye)) / net.sigma_weight[
             0, 0
-        ]  # sigma is one number at first
+        ]  # sigma starts as a constant
     assert int(torch.linalg.matrix_rank(effect, rtol=1e-4)) == 1
 
 

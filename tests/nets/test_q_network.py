@@ -18,7 +18,7 @@ def rows(shape, count=5, seed=0):
 @pytest.mark.parametrize("sigma0", [0.0, 0.5])
 @pytest.mark.parametrize("hidden", [(), (8,), (8, 12)], ids=str)
 def test_every_combination_returns_values_of_all_actions(shape, atoms, dueling, sigma0, hidden):
-    torch.manual_seed(1)  # a small net may be born dead
+    torch.manual_seed(1)  # a seed without dead ReLUs
     net = QNetwork(shape, 3, hidden, atoms=atoms, dueling=dueling, sigma0=sigma0)
     x = rows(shape)
     answer = net(x, net.sample_noise())

@@ -11,7 +11,7 @@ from troop.nets.simba import Simba
 
 
 def plain(x, parts, gains):
-    """One net, one row at a time, in plain loops over blocks."""
+    """Reference: one network, one row at a time."""
     kernels, scales = parts[::2], [p * g for p, g in zip(parts[1:-1:2], gains, strict=True)]
 
     def sphere(v):
@@ -76,9 +76,9 @@ def test_kernel_rows_start_at_unit_norm_and_are_projected_back(width, outputs):
     directions = [kernel / kernel.norm(dim=-1, keepdim=True) for kernel in tuple(net.layers)[::2]]
     net.project()
     for kernel, direction in zip(tuple(net.layers)[::2], directions, strict=True):
-        assert torch.allclose(kernel, direction, atol=1e-6)  # turned by nothing
+        assert torch.allclose(kernel, direction, atol=1e-6)  # directions are unchanged
     for scale, before in zip(tuple(net.layers)[1::2], scales, strict=True):
-        assert torch.allclose(scale, before * 3 + 0.1)  # these may grow
+        assert torch.allclose(scale, before * 3 + 0.1)  # scales are not projected
 
 
 def test_the_port_variant_leaves_kernels_unchanged():
@@ -92,7 +92,7 @@ def test_the_port_variant_leaves_kernels_unchanged():
 
 @pytest.mark.parametrize("port", [False, True])
 def test_scales_start_at_their_initial_value(port):
-    """SimbaV2: by `init`; the port, whose parameter starts at init * scale, by its square."""
+    """Effective initial scale: `init`; in the port variant its square."""
     width, blocks = 32, 2
     net = Simba(5, width, blocks, 3, port=port)
     found = [(p * g).unique().item() for p, g in zip(tuple(net.layers)[1:-1:2], net.gains, strict=True)]
@@ -106,7 +106,7 @@ def test_scales_start_at_their_initial_value(port):
 
 
 def test_features_have_unit_norm_for_any_input():
-    """The head sees unit vectors, so answers are bounded; the shift tells a long input from a short one."""
+    """The head receives unit vectors, so outputs are bounded; the constant input preserves the norm."""
     net = Simba(3, 16, 2, 4)
     with torch.no_grad():
         far = net(torch.randn(50, 3) * 1e4)

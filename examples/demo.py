@@ -1,4 +1,4 @@
-"""`make demo`: train FastTD3 on a real control task, then look at its curve and its film."""
+"""`make demo`: train FastTD3 on a control task, evaluate the policy and record a video of it."""
 
 import sys
 import time
@@ -6,23 +6,24 @@ from pathlib import Path
 
 from troop.cli.main import run
 
-HERE = Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
+RUN = Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
 ENV, TARGET, MINUTES = "CartpoleSwingup-v1", "800", "3"
 
 
 def main() -> int:
-    """Train, evaluate, film; say where everything is."""
-    where = str(HERE)
-    code = run(["train", "fasttd3", "--env", ENV, "--target", TARGET, "--minutes", MINUTES, "--run", where])
+    """Run the three commands and print the paths of the results; return the first exit code that is not 0."""
+    code = run(
+        ["train", "fasttd3", "--env", ENV, "--target", TARGET, "--minutes", MINUTES, "--run", str(RUN)]
+    )
     if code:
         return code
-    run(["eval", where])
-    video = str(HERE / "videos" / "policy.mp4")
-    filmed = run(["play", where, "--video", video])
-    print(f"\nLearning curve  {where}/curve.png")
-    print(f"Film            {'none: see above' if filmed else video}")
-    print(f"Checkpoint      {where}/checkpoints/")
-    return filmed
+    run(["eval", str(RUN)])
+    video = str(RUN / "videos" / "policy.mp4")
+    code = run(["play", str(RUN), "--video", video])
+    print(f"\nLearning curve  {RUN}/curve.png")
+    print(f"Video           {'not recorded, see above' if code else video}")
+    print(f"Checkpoint      {RUN}/checkpoints/")
+    return code
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from troop.core.engine import Counters, Result
 from troop.core.errors import SetupProblem, TroopError
 from troop.core.program import Program, references
+from troop.envs.atari_scores import human_normalized
 from troop.logs.bottleneck import bottleneck, paused
 from troop.logs.console import Console
 from troop.logs.flow import Flow, ratio_metrics, read_flow
@@ -50,7 +51,7 @@ class RunRecorder:
 
     def __init__(
         self,
-        experiment: Experiment,
+        experiment: Experiment[Any],
         program: Program,
         directory: RunDirectory,
         start: Counters | None,
@@ -135,8 +136,11 @@ class RunRecorder:
         for writer in (self.metrics, self.tensorboard):
             writer.write(round(counters.wall_s, 3), counters.env_steps, counters.updates, values)
 
-    def evaluated(self, counters: Counters, metrics: dict[str, float]) -> None:
-        """Write the result of an evaluation as a line of its own, and to summary.json."""
+    def log_evaluation(self, counters: Counters, metrics: dict[str, float]) -> None:
+        """Write an evaluation as its own line, with the human-normalized score of an Atari game."""
+        normalized = human_normalized(self.experiment.env.id, metrics["eval/return_mean"])
+        if normalized is not None:
+            metrics = metrics | {"eval/human_normalized": normalized}
         self.evaluation, self.newest_counters = metrics, counters
         self.return_history.append(metrics["eval/return_mean"])
         self._write(counters, metrics)

@@ -1,4 +1,4 @@
-"""The commands as a user runs them: real processes, real files, real envs."""
+"""The commands as a user runs them: real processes, files and envs."""
 
 import json
 import os
@@ -13,23 +13,14 @@ import pytest
 import torch
 
 from troop.api import load_policy
-from troop.cli.main import run
+from troop.cli.main import VERBS, run
 
 TROOP = [sys.executable, "-m", "troop"]
-SMALL = [
-    "--env",
-    "Pendulum-v1",
-    "--envs",
-    "8",
-    "--evaluation.episodes",
-    "4",
-    "--system.replay-capacity",
-    "20000",
-]
+SMALL = ["--env", "Pendulum-v1", "--envs", "8", "--episodes", "4", "--replay-capacity", "20000"]
 
 
 def troop(*argv, cwd, code=0):
-    """A real process for what only a process shows."""
+    """Run the command in a process of its own and return its output."""
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*TROOP, *map(str, argv)], cwd=cwd, env=env, capture_output=True, text=True, timeout=240
@@ -39,8 +30,8 @@ def troop(*argv, cwd, code=0):
     return done.stdout
 
 
-def here(*argv, code=0):
-    """The same command in this process: importing torch once is enough."""
+def run_here(*argv, code=0):
+    """Run the command in this process, which saves importing torch again."""
     assert run([str(word) for word in argv]) == code
 
 
@@ -51,7 +42,7 @@ def trained(tmp_path_factory):
     return folder
 
 
-def test_help_is_quick_to_have_because_nothing_heavy_is_imported(tmp_path):
+def test_help_imports_no_heavy_library(tmp_path):
     code = "import sys; from troop.cli.main import run; run(['--help']); run(['train', '--help'])"
     code += (
         "; print([m for m in ('torch', 'tyro', 'rich', 'gymnasium', 'envpool', 'numpy') if m in sys.modules])"
@@ -61,23 +52,34 @@ def test_help_is_quick_to_have_because_nothing_heavy_is_imported(tmp_path):
     assert "troop train" in done.stdout
 
 
-def test_help_of_a_recipe_shows_every_setting(tmp_path):
-    said = troop("train", "fasttd3", "--help", cwd=tmp_path)
+def test_help_of_a_recipe_shows_its_settings(tmp_path):
+    text = troop("train", "fasttd3", "--help", cwd=tmp_path)
     for flag in (
-        "--algorithm.gamma",
-        "--system.schedule.updates-per-step",
-        "--evaluation.episodes",
-        "--engine.threads",
-        "--minutes",
+        "--gamma FLOAT",
+        "--updates-per-step INT",
+        "--episodes INT",
+        "--engine.threads INT",
+        "--minutes M",
     ):
-        assert flag in said
+        assert flag in text
 
 
-def test_a_run_leaves_what_was_promised(trained):
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_every_verb_has_an_example(verb, capsys):
+    try:
+        assert run([verb, "--help"]) == 0
+    except SystemExit as stop:
+        assert stop.code == 0
+    text = capsys.readouterr().out
+    assert f"\n  troop {verb}" in text or verb == "recipes"
+    assert max(map(len, text.splitlines())) <= 112
+
+
+def test_run_writes_summary_metrics_config_curve_and_checkpoints(trained):
     run = trained / "one"
     summary = json.loads((run / "summary.json").read_text())
-    wanted = "status return_mean return_std episodes env_steps updates wall_s env_steps_per_s updates_per_s"
-    assert set(wanted.split()) | {"target_reached_s", "restarts"} <= set(summary)
+    fields = "status return_mean return_std episodes env_steps updates wall_s env_steps_per_s updates_per_s"
+    assert set(fields.split()) | {"target_reached_s", "restarts"} <= set(summary)
     assert summary["status"] == "done" and summary["env_steps"] >= 800 and summary["episodes"] == 4
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert all(list(line)[:3] == ["wall_s", "env_steps", "updates"] for line in lines)
@@ -88,20 +90,20 @@ def test_a_run_leaves_what_was_promised(trained):
     assert list((run / "checkpoints").glob("ckpt-*/manifest.json")) and list(run.glob("events.out.*"))
 
 
-def test_config_round_trips(trained):
+def test_config_json_round_trip(trained):
     from troop.experiment import Experiment
 
     config = json.loads((trained / "one" / "config.json").read_text())
     assert Experiment.from_dict(config).to_dict() == config
 
 
-def test_eval_repeats_itself_and_agrees_with_the_policy_from_python(trained, capsys):
-    said = []
+def test_eval_is_repeatable_and_the_policy_can_be_called_from_python(trained, capsys):
+    outputs = []
     for _ in range(2):
-        here("eval", trained / "one", "--episodes", 5, "--json")
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1]
-    assert json.loads(said[0])["episodes"] == 5
+        run_here("eval", trained / "one", "--episodes", 5, "--json")
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+    assert json.loads(outputs[0])["episodes"] == 5
     policy = load_policy(trained / "one")
     obs = np.zeros((3, 3), np.float32)
     action = policy(obs)
@@ -110,29 +112,29 @@ def test_eval_repeats_itself_and_agrees_with_the_policy_from_python(trained, cap
     assert np.allclose(policy(obs)[0], 2 * policy(obs, scaled=False)[0])
 
 
-def test_a_used_directory_is_refused_and_left_as_it_was(trained):
+def test_directory_of_another_run_is_rejected_and_not_changed(trained):
     before = (trained / "one" / "config.json").read_bytes()
-    here("train", "fasttd3", *SMALL, "--env-steps", 100, "--run", trained / "one", code=2)
+    run_here("train", "fasttd3", *SMALL, "--env-steps", 100, "--run", trained / "one", code=2)
     assert (trained / "one" / "config.json").read_bytes() == before
 
 
-def test_resume_with_other_envs_says_what_it_dropped(tmp_path, capsys):
-    here("train", "fasttd3", *SMALL, "--env-steps", 400, "--run", tmp_path / "r")
-    here("resume", tmp_path / "r", "--env-steps", 600, "--envs", 4)
+def test_resume_with_another_number_of_envs_reports_dropped_rows(tmp_path, capsys):
+    run_here("train", "fasttd3", *SMALL, "--env-steps", 400, "--run", tmp_path / "r")
+    run_here("resume", tmp_path / "r", "--env-steps", 600, "--envs", 4)
     assert "dropped" in capsys.readouterr().out
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["env_steps"] >= 600
 
 
-def test_stopping_and_resuming_changes_nothing(tmp_path):
+def test_resumed_run_equals_an_uninterrupted_one(tmp_path):
     from troop.runs.checkpoint import load_newest
 
-    here("train", "fasttd3", *SMALL, "--env-steps", 1000, "--run", tmp_path / "whole")
-    here("train", "fasttd3", *SMALL, "--env-steps", 500, "--run", tmp_path / "half")
+    run_here("train", "fasttd3", *SMALL, "--env-steps", 1000, "--run", tmp_path / "full")
+    run_here("train", "fasttd3", *SMALL, "--env-steps", 500, "--run", tmp_path / "half")
     troop("resume", "half", "--env-steps", 1000, cwd=tmp_path)
-    whole, half = (load_newest(tmp_path / name / "checkpoints") for name in ("whole", "half"))
-    assert whole.info["env_steps"] == half.info["env_steps"]
-    assert whole.info["counters"]["updates"] == half.info["counters"]["updates"]
-    assert_equal(whole.state, half.state, "state")
+    full, half = (load_newest(tmp_path / name / "checkpoints") for name in ("full", "half"))
+    assert full.info["env_steps"] == half.info["env_steps"]
+    assert full.info["counters"]["updates"] == half.info["counters"]["updates"]
+    assert_equal(full.state, half.state, "state")
 
 
 def assert_equal(a, b, path):
@@ -150,7 +152,7 @@ def assert_equal(a, b, path):
         assert a == b, path
 
 
-def test_ctrl_c_saves_and_can_be_resumed(tmp_path):
+def test_ctrl_c_saves_and_the_run_can_be_resumed(tmp_path):
     argv = [*TROOP, "train", "fasttd3", *SMALL, "--minutes", "5", "--run", "r"]
     child = subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
@@ -158,15 +160,15 @@ def test_ctrl_c_saves_and_can_be_resumed(tmp_path):
     while time.monotonic() < deadline and not (metrics.exists() and metrics.stat().st_size):
         time.sleep(0.2)
     child.send_signal(signal.SIGINT)
-    said, errors = child.communicate(timeout=60)
+    output, errors = child.communicate(timeout=60)
     assert child.returncode == 3, errors
-    assert "troop resume r" in said and "Traceback" not in errors
+    assert "troop resume r" in output and "Traceback" not in errors
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert summary["status"] == "stopped"
-    here("resume", tmp_path / "r", "--env-steps", summary["env_steps"] + 100)
+    run_here("resume", tmp_path / "r", "--env-steps", summary["env_steps"] + 100)
 
 
-def test_your_own_env_by_id_and_by_class(tmp_path):
+def test_env_of_a_user_module_is_trained(tmp_path):
     (tmp_path / "my_envs.py").write_text(
         textwrap.dedent("""
             import gymnasium as gym
@@ -185,24 +187,13 @@ def test_your_own_env_by_id_and_by_class(tmp_path):
             gym.register("Reach-v0", Reach, max_episode_steps=20)
         """)
     )
-    troop(
-        "train",
-        "fasttd3",
-        "--env",
-        "my_envs:Reach-v0",
-        "--envs",
-        4,
-        "--env-steps",
-        400,
-        "--run",
-        "a",
-        cwd=tmp_path,
-    )
+    argv = ["--env", "my_envs:Reach-v0", "--envs", 4, "--env-steps", 400, "--run", "a"]
+    troop("train", "fasttd3", *argv, cwd=tmp_path)
     assert json.loads((tmp_path / "a" / "summary.json").read_text())["return_mean"] is not None
 
 
-def test_a_target_ends_the_run_and_is_timed(tmp_path):
+def test_target_ends_the_run_and_its_time_is_recorded(tmp_path):
     argv = ["--target", -100000, "--evaluation.env-steps", 200, "--env-steps", 5000]
-    here("train", "fasttd3", *SMALL, *argv, "--run", tmp_path / "r")
+    run_here("train", "fasttd3", *SMALL, *argv, "--run", tmp_path / "r")
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert summary["target_reached_s"] is not None and summary["env_steps"] < 1000

@@ -1,23 +1,26 @@
-"""Every mistake a user can make on the command line is one sentence and exit code 2."""
+"""Every invalid command line is reported in one sentence with exit code 2."""
 
 import pytest
 
 from troop.cli.main import run
 
-MISTAKES = [
+INVALID = [
     (["trian"], "'train'"),
     (["train", "fasttdd3"], "'fasttd3'"),
     (["train", "--minutes", "1"], "recipe"),
     (["train", "fasttd3", "--env", "WalkrWalk-v1"], "'WalkerWalk-v1'"),
     (["train", "fasttd3", "--env", "nowhere.at_all:Env-v0"], "nowhere"),
     (["train", "fasttd3", "--env"], "--env needs a value"),
-    (["train", "fasttd3", "--gamma", "0.9"], "--algorithm.gamma"),
+    (["train", "fasttd3", "--gama", "0.9"], "did you mean --gamma?"),
+    (["train", "fasttd3", "--threads", "2"], "use --env.threads or --engine.threads."),
     (["train", "fasttd3", "--algorithm.gama", "0.9"], "--algorithm.gamma"),
-    (["train", "fasttd3", "--algorithm.gamma", "1.5"], "--algorithm.gamma is 1.5"),
-    (["train", "fasttd3", "--algorithm.gamma", "high"], "--algorithm.gamma"),
+    (["train", "fasttd3", "--gamma", "1.5"], "--algorithm.gamma is 1.5"),
+    (["train", "fasttd3", "--algorithm.gamma", "high"], "--gamma"),
+    (["train", "fasttd3", "--batch-size"], "--batch-size"),
+    (["train", "fasttd3", "--overlap", "False"], "False"),
     (["train", "fasttd3", "--algorithm.gamma", "nan"], "--algorithm.gamma is nan"),
     (["train", "fasttd3", "--algorithm.actor-hidden", "64", "0"], "--algorithm.actor-hidden is 0"),
-    (["train", "fasttd3", "--system.schedule.batch-size", "0"], "--system.schedule.batch-size is 0"),
+    (["train", "fasttd3", "--batch-size", "0"], "--system.schedule.batch-size is 0"),
     (["train", "fasttd3", "--system.replay-capacity", "100"], "--system.replay-capacity is 100"),
     (["train", "fasttd3", "--minutes", "-1"], "--minutes is -1"),
     (["train", "fasttd3", "--env-steps", "0"], "--env-steps is 0"),
@@ -29,10 +32,10 @@ MISTAKES = [
     (["train", "fasttd3", "--device", "toaster"], "--device is 'toaster'"),
     (["train", "fasttd3", "--algorithm.v-min", "5", "--algorithm.v-max", "5"], "range of values"),
     (["train", "fasttd3", "--env", "CartPole-v1", "--minutes", "1"], "discrete actions"),
-    (["train", "rainbow", "--env", "Pendulum-v1", "--minutes", "1"], "FastTD3, TD3, DDPG and SAC"),
+    (["train", "rainbow", "--env", "Pendulum-v1", "--minutes", "1"], "continuous actions"),
     (["train", "rainbow", "--system.priority.alpha", "-1"], "--system.priority.alpha is -1"),
     (["train", "per-dqn", "--system.priority.beta", "1.5"], "--system.priority.beta is 1.5"),
-    (["train", "per-dqn", "--system.priority.eps", "0"], "--system.priority.least is 0"),
+    (["train", "per-dqn", "--system.priority.eps", "0"], "--system.priority.eps is 0"),
     (["train", "dqn", "--algorithm.n-step", "0"], "--algorithm.n-step is 0"),
     (["train", "dqn", "--system.replay-capacity", "0"], "--system.replay-capacity is 0"),
     (["train", "dqn", "--env", "Catch-v0", "--algorithm.net", "nature", "--minutes", "1"], "10x5"),
@@ -40,12 +43,12 @@ MISTAKES = [
         ["train", "c51", "--algorithm.v-min", "9", "--algorithm.v-max", "2", "--minutes", "1"],
         "range of values",
     ),
-    (["train", "apex-dqn", "--system.devices", "lerner=cpu"], "names 'lerner'; did you mean 'learner'?"),
+    (["train", "apex-dqn", "--system.devices", "lerner=cpu"], "'lerner'; did you mean 'learner'?"),
     (["train", "apex-dqn", "--system.devices", "learner"], "--system.devices is 'learner'; it must"),
-    (["train", "apex-dqn", "--system.devices", "actor=cpu,actor=cpu"], "name each role at most once"),
+    (["train", "apex-dqn", "--system.devices", "actor=cpu,actor=cpu"], "each role at most once"),
     (["train", "apex-dqn", "--system.devices", "actor1=cuda:77"], "for actor1 is 'cuda:77'"),
-    (["train", "gorila-dqn", "--system.devices", "learner0=cpu"], "names 'learner0'; known are bundle"),
-    (["train", "apex-dqn", "--engine", "ray", "--engine.cpus", "lerner=2"], "no role 'lerner' to place; did"),
+    (["train", "gorila-dqn", "--system.devices", "learner0=cpu"], "'learner0'; the roles are bundle"),
+    (["train", "apex-dqn", "--engine", "ray", "--engine.cpus", "lerner=2"], "no role 'lerner'"),
     (["train", "apex-dqn", "--engine", "ray", "--engine.cpus", "actor=x"], "--engine.cpus is 'actor=x'"),
     (["train", "apex-dqn", "--engine", "ray", "--engine.address", "there"], "--engine.address is 'there'"),
     (["train", "pql", "--system.beta-av", "0"], "--system.beta-av is 0.0; it must be above 0"),
@@ -64,34 +67,34 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("argv", "said"), MISTAKES, ids=[" ".join(argv) for argv, _ in MISTAKES])
-def test_a_mistake_is_one_sentence_that_names_it(argv, said, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("argv", "text"), INVALID, ids=[" ".join(argv) for argv, _ in INVALID])
+def test_invalid_command_is_one_sentence_that_names_the_flag(argv, text, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run(argv) == 2
     captured = capsys.readouterr()
-    assert said in captured.err
+    assert text in captured.err
     assert captured.err.startswith("troop: ") and len(captured.err.strip().splitlines()) == 1
     assert "Traceback" not in captured.err and captured.out == ""
-    assert list(tmp_path.iterdir()) == [], "nothing is left behind by a run that never started"
+    assert list(tmp_path.iterdir()) == [], "a run that does not start leaves no files"
 
 
-def test_amp_is_refused_where_bf16_would_be_emulated(capsys):
+def test_amp_is_rejected_where_bf16_would_be_emulated(capsys):
     from troop.core.devices import bf16_units
 
     if bf16_units("cpu"):
         pytest.skip("this CPU has bf16 units")
-    assert run(["train", "fasttd3", "--algorithm.amp", "--minutes", "1"]) == 2
+    assert run(["train", "fasttd3", "--amp", "--minutes", "1"]) == 2
     assert "bf16" in capsys.readouterr().err
 
 
-def test_compile_is_refused_where_there_is_no_compiler(capsys, monkeypatch):
+def test_compile_is_rejected_without_a_compiler(capsys, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert run(["train", "fasttd3", "--algorithm.compile", "--minutes", "1"]) == 5
-    assert "no-such-compiler is not here" in capsys.readouterr().err
+    assert run(["train", "fasttd3", "--compile", "--minutes", "1"]) == 5
+    assert "no-such-compiler is not installed" in capsys.readouterr().err
 
 
-def test_a_replay_that_cannot_fit_is_refused_with_the_numbers(capsys, tmp_path):
+def test_replay_larger_than_memory_is_rejected_with_both_sizes(capsys, tmp_path):
     argv = ["train", "fasttd3", "--env", "Pendulum-v1", "--minutes", "1", "--run", str(tmp_path / "run")]
     assert run([*argv, "--system.replay-capacity", "1000000000000"]) == 5
-    said = capsys.readouterr().err
-    assert "GB" in said and "1,000,000,000,000 rows" in said
+    error = capsys.readouterr().err
+    assert "GB" in error and "1,000,000,000,000 rows" in error

@@ -1,4 +1,4 @@
-"""The `troop` command: one file a verb, each imported only when it is used."""
+"""The `troop` command: one module per verb, each imported only when its verb is used."""
 
 from troop.cli.main import main
 

@@ -1,4 +1,4 @@
-"""troop bench WHAT: ours and the limit in one run."""
+"""troop bench WHAT: measure parts of Troop and the limit of this machine in one run."""
 
 from __future__ import annotations
 
@@ -7,38 +7,52 @@ import json
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from troop.cli.parse import Parser, say
+from troop.cli.parse import Parser, echo
 from troop.core.config import suggest
 from troop.core.errors import BadInput
 
 if TYPE_CHECKING:
-    from troop.bench.table import Line
+    from troop.bench.system.parts import BenchArgs
+    from troop.bench.table import BenchResult
 
 ENGINES = ("processes", "ray")
+EPILOG = """\
+  troop bench learner --threads 1                    updates per second of each algorithm
+  troop bench loop --env Ant-v5                      env steps per second of a complete training loop
+  troop bench system transport --seconds 3           latency and bandwidth between processes
+  troop bench all --json                             everything except system, as JSON lines
+"""
 
 
 def run(argv: list[str]) -> int:
-    """Measure and print a table, of `system` one for each part."""
+    """Print the machine, then a table of results; `system` prints one table per part."""
     args = _parser().parse(argv)
     if args.threads < 0:
         raise BadInput(f"--threads is {args.threads}; it must be at least 0.")
     if args.parts and args.what != "system":
         raise BadInput(f"Unexpected argument {args.parts[0]!r}; only `troop bench system` has parts.")
-    from troop.bench.table import table
+    system_args = _system_args(args) if args.what == "system" else None
+    from troop.bench.table import format_table
+    from troop.compare.machine import describe
 
-    for lines in _system(args) if args.what == "system" else [_measured(args)]:
-        for line in lines if args.json else []:
-            say(json.dumps(dataclasses.asdict(line)))
+    facts = _machine_facts(args)
+    echo(json.dumps({"machine": facts}) if args.json else f"Machine: {describe(facts)}; {_threads(facts)}.")
+    for results in [_measure(args)] if system_args is None else _measure_system(args.parts, system_args):
+        for result in results if args.json else []:
+            echo(json.dumps(dataclasses.asdict(result)))
         if not args.json:
-            say(table(lines))
+            echo(format_table(results))
     return 0
 
 
 def _parser() -> Parser:
     parser = Parser(
-        "bench", "Measure Troop and the limit of this machine in one run; the ratio is the result."
+        "bench",
+        "Measure parts of Troop and the limit of this machine in one run. The result is their ratio; the\n"
+        "other figures hold for this machine only.",
+        EPILOG,
     )
     parser.add_argument(
         "what", choices=["learner", "replay", "loop", "actor", "system", "all"], help="what to measure"
@@ -46,44 +60,68 @@ def _parser() -> Parser:
     parser.add_argument(
         "parts",
         nargs="*",
-        help="of system: transport, apex, scaling, ray, start (all of these by default), pql, learning",
+        help="parts of system: transport, apex, scaling, ray, start (default: all of these), pql, learning",
     )
-    parser.add_argument("--threads", type=int, default=0, help="torch threads (default: all cores)")
-    parser.add_argument("--env", help="the env of loop (default HalfCheetah-v5), apex and ray (Pong-v5)")
-    parser.add_argument("--seconds", type=float, help="of each measurement of a part of system")
     parser.add_argument(
-        "--engines", nargs="+", default=list(ENGINES), choices=ENGINES, help="of scaling, start and pql"
+        "--threads", type=int, default=0, help="torch threads of learner and replay (default: all cores)"
     )
-    parser.add_argument("--seeds", type=int, default=3, help="of learning (default 3)")
-    parser.add_argument("--figure", type=Path, default=Path("scaling.png"), help="what learning draws")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--env", help="env of loop (default HalfCheetah-v5), apex and ray (default Pong-v5)")
+    parser.add_argument("--seconds", type=float, help="duration of each measurement of system")
+    parser.add_argument(
+        "--engines", nargs="+", default=list(ENGINES), choices=ENGINES, help="engines of scaling, start, pql"
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of learning (default 3)")
+    parser.add_argument(
+        "--figure", type=Path, default=Path("scaling.png"), help="figure of learning (default scaling.png)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON lines: first the machine, then one object per result"
+    )
     return parser
 
 
-def _measured(args: Namespace) -> list[Line]:
-    from troop.bench import learner, loop, pixels, prioritized, replay
+def _machine_facts(args: Namespace) -> dict[str, Any]:
+    from troop.compare.machine import machine_facts
 
-    lines: list[Line] = []
+    facts = machine_facts("cpu")
+    return facts | {"torch_threads": args.threads or facts["cores"]}
+
+
+def _threads(facts: dict[str, Any]) -> str:
+    threads = facts["torch_threads"]
+    return f"{threads} torch thread{'' if threads == 1 else 's'} unless a line states another number"
+
+
+def _measure(args: Namespace) -> list[BenchResult]:
+    from troop.bench import atari, learner, loop, prioritized, replay
+
+    results: list[BenchResult] = []
     if args.what in ("learner", "all"):
-        lines += learner.run(args.threads) + pixels.learner(args.threads)
+        results += learner.run(args.threads) + atari.learner(args.threads)
     if args.what in ("replay", "all"):
-        lines += replay.run(args.threads) + prioritized.run(args.threads)
+        results += replay.run(args.threads) + prioritized.run(args.threads)
     if args.what in ("actor", "all"):
-        lines += pixels.actor()
+        results += atari.actor()
     if args.what in ("loop", "all"):
-        lines += loop.run(args.env or "HalfCheetah-v5")
-    return lines
+        results += loop.run(args.env or "HalfCheetah-v5")
+    return results
 
 
-def _system(args: Namespace) -> Iterator[list[Line]]:
-    from troop.bench.system.parts import PARTS, USUAL, BenchArgs
+def _system_args(args: Namespace) -> BenchArgs:
+    from troop.bench.system.parts import PARTS, BenchArgs
 
     for name in args.parts:
         if name not in PARTS:
-            near = suggest(name, PARTS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PARTS)}."
+            similar = suggest(name, PARTS, 1)
+            hint = f"did you mean {similar[0]!r}?" if similar else f"its parts are {', '.join(PARTS)}."
             raise BadInput(f"`troop bench system` has no part {name!r}; {hint}")
-    wish = BenchArgs(args.seconds, args.env, tuple(args.engines), args.seeds, args.figure)
-    wish.check()
-    for name in args.parts or USUAL:
-        yield PARTS[name](wish)
+    system_args = BenchArgs(args.seconds, args.env, tuple(args.engines), args.seeds, args.figure)
+    system_args.check()
+    return system_args
+
+
+def _measure_system(parts: list[str], args: BenchArgs) -> Iterator[list[BenchResult]]:
+    from troop.bench.system.parts import DEFAULT_PARTS, PARTS
+
+    for name in parts or DEFAULT_PARTS:
+        yield PARTS[name](args)

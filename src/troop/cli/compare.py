@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from troop.cli.parse import Parser, say
+from troop.cli.parse import Parser, echo
 from troop.cli.variants import REPLACEMENTS, parse_recipes
 from troop.core.errors import BadInput
 
@@ -25,7 +25,8 @@ per run), results.json (everything), compare.json (what is compared).
 """
 EPILOG = """\
 Every other flag of `troop train` is passed on and must be valid for all recipes, e.g. --envs 64,
---device cuda:0, --engine processes, --evaluation.episodes 32. By default each run is evaluated 20 times.
+--device cuda:0, --engine processes, --episodes 32, --batch-size 512. By default each run is evaluated
+20 times.
 
 NAME='RECIPE --flag VALUE ...' compares a recipe with its own settings, under that name.
 
@@ -35,19 +36,19 @@ another DIR. A failed run does not stop the others; the exit code is then 4.
 
   troop compare fasttd3 apex-dpg ddpg td3 --env WalkerWalk-v1 --minutes 5 --seeds 3 --run runs/walker-compared
   troop compare dqn rainbow apex-dqn --env CartPole-v1 --env-steps 20000 --thresholds 200 475 --run runs/cart
-  troop compare pql low-noise='pql --algorithm.std-max 0.1' --env WalkerWalk-v1 --minutes 5
+  troop compare pql low-noise='pql --std-max 0.1' --env WalkerWalk-v1 --minutes 5
   troop compare --run runs/cart --seeds 5           two more seeds of every recipe
   troop compare c51 --run runs/cart                 one more recipe
 """
 EVALUATIONS = 20  # per run, unless a flag sets the interval
-INTERVAL_FLAGS = {"--evaluation.seconds", "--evaluation.env-steps", "--seconds"}
+INTERVAL_SETTINGS = {"evaluation.seconds", "evaluation.env-steps"}
 
 
 def run(argv: list[str]) -> int:
     """Run the comparison; return 0 when all runs are done, 3 when stopped, 4 when some failed."""
     parser = _parser()
     if not argv:
-        say(parser.format_help())
+        echo(parser.format_help())
         return 0
     args, path = _parse_args(parser, argv)
     from troop.compare import planning
@@ -57,43 +58,42 @@ def run(argv: list[str]) -> int:
 
     path = path or default_path("compare", args.env or "", args.seeds or planning.DEFAULT_SEEDS)
     with planning.open_plan(path, args, make_experiment) as plan:
-        say(f"Comparing {', '.join(plan.recipes)} on {plan.title}.")
-        say(f"Machine: {describe(plan.machine)}.")
+        echo(f"Comparing {', '.join(plan.recipes)} on {plan.title}.")
+        echo(f"Machine: {describe(plan.machine)}.")
         return Session(plan, path).run()
 
 
-def make_experiment(recipe: str, args: CompareArgs) -> Experiment:
+def make_experiment(recipe: str, args: CompareArgs) -> Experiment[Any]:
     """Return the checked experiment of one recipe or variant with seed 1; BadInput names the recipe."""
-    from troop.cli.train import wanted
+    from troop.cli.train import parse_command
 
     base, *variant_flags = args.variants.get(recipe, (recipe,))
     flags = ["--env", args.env or "", *args.flags, *variant_flags]
     if args.minutes is not None:
         flags += ["--minutes", str(args.minutes)]
-        interval = ["--evaluation.seconds", str(60 * args.minutes / EVALUATIONS)]
+        interval: dict[str, Any] = {"seconds": 60 * args.minutes / EVALUATIONS}
     else:
         steps = args.env_steps or 1
         flags += ["--env-steps", str(steps)]
-        interval = ["--evaluation.env-steps", str(max(1, steps // EVALUATIONS))]
-    names = {word.split("=")[0].replace("_", "-") for word in (*args.flags, *variant_flags)}
-    if not names & INTERVAL_FLAGS:
-        flags += interval
+        interval = {"env_steps": max(1, steps // EVALUATIONS)}
     try:
-        experiment, _ = wanted([base, *flags])
+        command = parse_command([base, *flags])
+        experiment = command.experiment
+        if not command.settings & INTERVAL_SETTINGS:
+            evaluation = dataclasses.replace(experiment.evaluation, **interval)
+            experiment = dataclasses.replace(experiment, evaluation=evaluation)
         experiment.check()
-        experiment.system.program(experiment.algorithm, experiment.env, experiment.setting())
+        experiment.system.program(experiment.algorithm, experiment.env, experiment.settings())
     except BadInput as error:
         raise BadInput(f"{recipe}: {error}") from error
     return experiment
 
 
 def _parser() -> Parser:
-    parser = Parser("compare", DESCRIPTION)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EPILOG
+    parser = Parser("compare", DESCRIPTION, EPILOG)
     parser.usage = (
         "troop compare RECIPE|NAME='RECIPE --flag VALUE' ... --env ID (--minutes M | --env-steps N)\n"
-        "                     [--seeds N] [--thresholds R ...] [--run DIR] [--any.setting VALUE]"
+        "                     [--seeds N] [--thresholds R ...] [--run DIR] [--SETTING VALUE]"
     )
     parser.add_argument("--env", metavar="ID", help="the env, as in `troop train`; see `troop envs`")
     parser.add_argument("--minutes", type=float, metavar="M", help="training time of each run")

@@ -1,4 +1,4 @@
-"""troop doctor: versions, device, threads, and the bytes a run would need."""
+"""troop doctor: versions, devices and threads of this machine, and the memory that a run needs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,22 @@ import platform
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
-from troop.cli.parse import Parser, say
+from troop.cli.parse import Parser, echo
 from troop.core.errors import BadInput
 
-LIBRARIES = {
+DESCRIPTION = """\
+Print what this machine offers: cores, memory, disk, CUDA devices, installed libraries.
+
+With --env, also estimate the memory of a run before it starts: replay, learner and batch.
+"""
+EPILOG = """\
+  troop doctor
+  troop doctor --recipe apex-dqn --env Pong-v5
+  troop doctor --env HumanoidWalk-v1 --envs 1024 --replay-capacity 5000000
+"""
+EXTRAS = {
     "torch": None,
     "gymnasium": None,
     "envpool": "trooprl[envpool]",
@@ -20,31 +31,31 @@ LIBRARIES = {
     "matplotlib": "trooprl[plots]",
     "mujoco": "trooprl[video]",
     "imageio": "trooprl[video]",
-}
+}  # library: the extra that installs it
 
 
 def run(argv: list[str]) -> int:
-    """Say what this machine can do; with --env, what a run of that recipe needs."""
-    parser = Parser(
-        "doctor", "What this machine can do; with --env, the bytes a run would need before it is started."
+    """Print the report."""
+    parser = Parser("doctor", DESCRIPTION, EPILOG)
+    parser.add_argument("--recipe", default="fasttd3", help="recipe to estimate (default fasttd3)")
+    parser.add_argument("--env", metavar="ID", help="env to estimate for")
+    parser.add_argument("--envs", type=int, metavar="N", help="number of envs (default: the recipe's)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda:N (default cpu)")
+    parser.add_argument(
+        "--replay-capacity", type=int, metavar="N", help="rows of replay (default: the recipe's)"
     )
-    parser.add_argument("--recipe", default="fasttd3", help="the recipe to reckon (default fasttd3)")
-    parser.add_argument("--env", help="the env to reckon for")
-    parser.add_argument("--envs", type=int, help="how many copies")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda:N")
-    parser.add_argument("--capacity", type=int, help="rows of replay, in place of the recipe's")
     args = parser.parse(argv)
-    for flag, value in (("--envs", args.envs), ("--capacity", args.capacity)):
+    for flag, value in (("--envs", args.envs), ("--replay-capacity", args.replay_capacity)):
         if value is not None and value < 1:
             raise BadInput(f"{flag} is {value}; it must be at least 1.")
-    _machine()
-    _libraries()
+    _print_machine()
+    _print_libraries()
     if args.env:
-        _needs(args.recipe, args.env, args.envs, args.device, args.capacity)
+        _print_estimate(args.recipe, args.env, args.envs, args.device, args.replay_capacity)
     return 0
 
 
-def _machine() -> None:
+def _print_machine() -> None:
     import psutil
     import torch
 
@@ -52,56 +63,64 @@ def _machine() -> None:
     from troop.engines.runtime import cores
 
     memory = psutil.virtual_memory()
-    say(f"python     {platform.python_version()} on {platform.system()} {platform.machine()}")
-    say(f"cores      {cores()} usable; torch would use {torch.get_num_threads()} threads")
-    say(f"memory     {memory.available / 1e9:.1f} GB free of {memory.total / 1e9:.1f} GB")
-    say(f"disk       {shutil.disk_usage(Path.cwd()).free / 1e9:.1f} GB free here")
-    bf16 = "has bf16 units" if bf16_units("cpu") else "no bf16 units: keep --algorithm.amp off (100x slower)"
-    say(f"cpu        {torch.backends.cpu.get_cpu_capability()}; {bf16}")
+    echo(f"python     {platform.python_version()} on {platform.system()} {platform.machine()}")
+    echo(f"cores      {cores()} usable; torch uses {torch.get_num_threads()} threads by default")
+    echo(f"memory     {memory.available / 1e9:.1f} GB free of {memory.total / 1e9:.1f} GB")
+    echo(f"disk       {shutil.disk_usage(Path.cwd()).free / 1e9:.1f} GB free in the current directory")
+    bf16 = "has bf16 units" if bf16_units("cpu") else "no bf16 units: --amp would be 100 times slower"
+    echo(f"cpu        {torch.backends.cpu.get_cpu_capability()}; {bf16}")
     if not torch.cuda.is_available():
-        say("cuda       none seen by torch: --device cpu, and recipes pick small nets")
+        echo("cuda       torch finds no device: use --device cpu; recipes then choose small networks")
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
         bf16 = "bf16" if bf16_units(f"cuda:{index}") else "no bf16"
         name = torch.cuda.get_device_name(index)
-        say(f"cuda:{index}     {name}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free, {bf16}")
-    compiler, here = cpp_compiler()
-    say(f"compile    {compiler if here else f'no {compiler} here: leave --algorithm.compile off'}")
+        echo(f"cuda:{index}     {name}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free, {bf16}")
+    compiler, installed = cpp_compiler()
+    echo(f"compile    {compiler if installed else f'{compiler} is not installed: --compile needs it'}")
 
 
-def _libraries() -> None:
-    for name, extra in LIBRARIES.items():
+def _print_libraries() -> None:
+    for name, extra in EXTRAS.items():
         if importlib.util.find_spec(name) is not None:
-            say(f"{name:10} {importlib.metadata.version(name)}")
+            echo(f"{name:10} {importlib.metadata.version(name)}")
         else:
-            say(f"{name:10} not installed" + (f": pip install '{extra}'" if extra else ""))
+            echo(f"{name:10} not installed" + (f": pip install '{extra}'" if extra else ""))
     if sys.platform == "linux":
         import ctypes.util
 
         egl = ctypes.util.find_library("EGL")
         cure = "MuJoCo needs EGL: apt-get install libegl1 libgl1-mesa-dri"
-        say(f"film       {'EGL found' if egl else cure}")
+        echo(f"video      {'EGL is installed' if egl else cure}")
 
 
-def _needs(recipe: str, env: str, copies: int | None, device: str, capacity: int | None) -> None:
+def _print_estimate(recipe: str, env: str, envs: int | None, device: str, capacity: int | None) -> None:
     from troop import api
     from troop.replay.storage.ring import Layout
 
-    made = api.experiment(recipe, env, copies, device)
-    made.check()
-    spec = made.env.spec
-    rows = capacity or made.system.replay_capacity
+    experiment = api.experiment(recipe, env, envs, device)
+    experiment.check()
+    spec = experiment.env.spec
+    system: Any = experiment.system
+    rows = capacity or system.replay_capacity
     layout = Layout.of(spec)
-    names = {name: field.shape for name, field in spec.obs.items()}
-    say(f"\n{recipe} on {spec.id}: {spec.envs} envs, observations {names}, {spec.action}")
+    shapes = {name: field.shape for name, field in spec.obs.items()}
+    echo(f"\n{recipe} on {spec.id}: {spec.envs} envs, observations {shapes}, {spec.action}")
     total = rows * layout.row_bytes / 1e9
-    say(f"replay     {rows:,} rows x {layout.row_bytes} bytes = {total:.3f} GB on {device}")
-    module = made.algorithm.algorithm(spec, device="cpu")
-    parts = [module.policy, *([module.critic] if hasattr(module, "critic") else [])]
-    weights = sum(parameter.numel() for part in parts for parameter in part.parameters())
-    say(f"learner    {weights:,} weights; with gradients, moments and targets {weights * 20 / 1e9:.3f} GB")
-    pace = [getattr(made.system, name) for name in ("rhythm", "learner") if hasattr(made.system, name)]
-    batch = (pace[0] if pace else made.system).batch
-    # Two observations a row as float32, and for each what the layers keep: about as much again and twice.
-    seen = sum(spec.width(name) for name in spec.obs)
-    say(f"batch      {batch:,} rows: about {batch * seen * 4 * 6 / 1e9:.3f} GB with what the layers keep")
+    echo(f"replay     {rows:,} rows x {layout.row_bytes} bytes = {total:.3f} GB on {device}")
+    algorithm = experiment.algorithm.algorithm(spec, device="cpu")
+    modules = [algorithm.policy, *([algorithm.critic] if hasattr(algorithm, "critic") else [])]
+    weights = sum(parameter.numel() for module in modules for parameter in module.parameters())
+    gigabytes = weights * 20 / 1e9  # five float32: weight, gradient, two moments, target
+    echo(f"learner    {weights:,} weights; with gradients, moments and targets {gigabytes:.3f} GB")
+    batch_size = _batch_size(system)
+    # Two observations per row in float32; the activations take about twice as much again.
+    activations = batch_size * sum(spec.width(name) for name in spec.obs) * 4 * 6 / 1e9
+    echo(f"batch      {batch_size:,} rows: about {activations:.3f} GB with the activations of the networks")
+
+
+def _batch_size(system: Any) -> int:  # noqa: ANN401 - any system
+    for name in ("schedule", "learner"):
+        if hasattr(system, name):
+            return int(getattr(system, name).batch_size)
+    return int(system.batch_size)

@@ -1,21 +1,34 @@
-"""troop eval DIR: how good the newest policy is."""
+"""troop eval DIR: the return of a trained policy."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from troop.cli.parse import Parser, say
+from troop.cli.parse import Parser, echo
 from troop.core.errors import BadInput
+
+DESCRIPTION = """\
+Evaluate the policy of the newest valid checkpoint of a run.
+
+The policy acts without exploration. Each of N envs plays one episode, and their returns are printed as mean,
+standard deviation, minimum and maximum. The same seed gives the same result.
+"""
+EPILOG = """\
+  troop eval runs/first                             16 episodes
+  troop eval runs/first --episodes 100 --json       as JSON, for scripts
+"""
 
 
 def run(argv: list[str]) -> int:
-    """Evaluate and print."""
-    parser = Parser("eval", "Evaluate the newest policy of a run: no exploration, first episode of each env.")
-    parser.add_argument("run", type=Path, metavar="DIR", help="the run's directory")
-    parser.add_argument("--episodes", type=int, default=16, help="how many, one per env (default 16)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the envs (default 0)")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda:N")
+    """Evaluate the policy and print its returns."""
+    parser = Parser("eval", DESCRIPTION, EPILOG)
+    parser.add_argument("run", type=Path, metavar="DIR", help="directory of the run")
+    parser.add_argument(
+        "--episodes", type=int, default=16, metavar="N", help="number of episodes (default 16)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the envs (default 0)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda:N (default cpu)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse(argv)
     if args.episodes < 1:
@@ -24,17 +37,19 @@ def run(argv: list[str]) -> int:
         raise BadInput(f"--seed is {args.seed}; it must be at least 0.")
     from troop.api import evaluate
 
-    found = evaluate(args.run, args.episodes, args.seed, args.device)
+    result = evaluate(args.run, args.episodes, args.seed, args.device)
     if args.json:
-        say(json.dumps(found))
+        echo(json.dumps(result))
         return 0
-    say(
-        f"return {found['return_mean']:.2f} ± {found['return_std']:.2f} "
-        f"(min {found['return_min']:.2f}, max {found['return_max']:.2f}) over {found['episodes']} episodes "
-        f"of {found['length_mean']:.0f} steps"
+    echo(
+        f"return {result['return_mean']:.2f} ± {result['return_std']:.2f} "
+        f"(min {result['return_min']:.2f}, max {result['return_max']:.2f}) "
+        f"over {result['episodes']} episodes of {result['length_mean']:.0f} steps"
     )
-    if "human_normalized" in found:
-        say(f"{found['human_normalized']:.1f}% of a human player (0% is random play)")
-    if found["unfinished"]:
-        say(f"{found['unfinished']} episodes had no end within the limit and are taken as they stood.")
+    if "human_normalized" in result:
+        echo(f"{result['human_normalized']:.1f}% of a human player (0% is random play)")
+    if result["unfinished"]:
+        echo(
+            f"{result['unfinished']} episodes did not end within the step limit; their returns so far count."
+        )
     return 0

@@ -1,4 +1,4 @@
-"""Find the verb, run it, and turn every failure a user can cause into one sentence and an exit code."""
+"""Run the module of a verb; every error that a user can cause becomes one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from troop.core.errors import BadInput, TroopError
 
 VERBS = {
     "train": "train a recipe on an env",
-    "resume": "go on with a run that was stopped",
-    "compare": "which of some recipes is fastest for an env on this machine",
-    "eval": "returns of a trained policy",
-    "play": "film a trained policy",
+    "resume": "continue a run from its last checkpoint",
+    "compare": "find the fastest of several recipes for an env on this machine",
+    "eval": "evaluate a trained policy",
+    "play": "record a video of a trained policy",
     "envs": "list envs",
     "recipes": "list recipes",
-    "doctor": "what this machine can do, and what a run would need",
-    "bench": "measure Troop against the limits of this machine",
+    "doctor": "check this machine, and estimate the memory of a run",
+    "bench": "measure the speed of Troop against the limits of this machine",
 }
 
 HELP = """\
 Troop: distributed reinforcement learning for PyTorch.
 
-usage: troop VERB [...]      (troop VERB --help for each)
+usage: troop VERB [...]      (`troop VERB --help` explains a verb)
 
 {verbs}
 
@@ -33,7 +33,7 @@ First steps:
   troop train fasttd3 --env CartpoleSwingup-v1 --minutes 3 --run runs/first
   troop eval runs/first --episodes 32
   troop play runs/first --video first.mp4
-  troop train fasttd3 --help        every setting, as a flag
+  troop train fasttd3 --help        all settings of the recipe, as flags
   troop compare fasttd3 td3 --env Pendulum-v1 --minutes 2 --run runs/which
 
 Exit codes: 0 done, 2 bad input, 3 stopped but resumable, 4 training fault, 5 set-up problem.
@@ -41,20 +41,21 @@ Exit codes: 0 done, 2 bad input, 3 stopped but resumable, 4 training fault, 5 se
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run `troop ARGV` and exit."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    code = run(words, early=True)
-    if (
-        ray := sys.modules.get("troop.engines.ray.cluster")
-    ) is not None and ray.BackgroundInit.running is not None:
+    """Run `troop ARGV` and exit the process with its exit code."""
+    code = run(list(sys.argv[1:] if argv is None else argv), warm_up=True)
+    ray = sys.modules.get("troop.engines.ray.cluster")
+    if ray is not None and ray.BackgroundInit.running is not None:
         sys.stdout.flush()
         sys.stderr.flush()
-        ray.BackgroundInit.running.leave(code)
+        ray.BackgroundInit.running.kill_and_exit(code)
     sys.exit(code)
 
 
-def run(argv: list[str], early: bool = False) -> int:
-    """The exit code of `troop ARGV`; `early`, if this process is the command's: let start what takes long."""
+def run(argv: list[str], warm_up: bool = False) -> int:
+    """Run `troop ARGV` and return its exit code.
+
+    With `warm_up`, slow background processes start before the heavy imports; only the command itself does it.
+    """
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(HELP.format(verbs="\n".join(f"  {verb:9} {about}" for verb, about in VERBS.items())))
         return 0
@@ -63,18 +64,18 @@ def run(argv: list[str], early: bool = False) -> int:
 
         print(f"troop {__version__}")
         return 0
-    # Gymnasium warns of every float64 box it rounds; that is not the user's concern.
+    # Gymnasium warns about every float64 bound that it rounds, which the user cannot change.
     warnings.filterwarnings("ignore", module="gymnasium")
     try:
         if argv[0] not in VERBS:
             from troop.core.config import suggest
 
-            near = suggest(argv[0], VERBS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the verbs are {', '.join(VERBS)}."
+            similar = suggest(argv[0], VERBS, 1)
+            hint = f"did you mean {similar[0]!r}?" if similar else f"the verbs are {', '.join(VERBS)}."
             raise BadInput(f"Unknown verb {argv[0]!r}; {hint}")
         verb = importlib.import_module(f"troop.cli.{argv[0]}")
-        if early and argv[0] == "train":
-            verb.warm(argv[1:])
+        if warm_up and argv[0] == "train":
+            verb.warm_up(argv[1:])
         code: int = verb.run(argv[1:])
         return code
     except TroopError as error:
@@ -84,9 +85,9 @@ def run(argv: list[str], early: bool = False) -> int:
         print("troop: interrupted.", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # Whoever read our output has gone (`troop envs | head`): that is no failure.
+        # The reader of the output has closed it (`troop envs | head`), which is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except MemoryError:
-        print("troop: out of memory; lower --system.replay-capacity, --envs or the batch.", file=sys.stderr)
+        print("troop: out of memory; lower --replay-capacity, --envs or --batch-size.", file=sys.stderr)
         return 5

@@ -1,10 +1,11 @@
-"""Flags: plain ones by argparse, config fields by tyro, every complaint in one line."""
+"""Command-line parsing: argparse for the flags of a verb, tyro for settings, every error as one sentence."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import io
+import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -15,91 +16,77 @@ from troop.core.errors import BadInput
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that raises BadInput instead of printing its usage."""
+    """An ArgumentParser that raises BadInput instead of printing its usage and exiting."""
 
-    def __init__(self, verb: str, about: str) -> None:
-        super().__init__(prog=f"troop {verb}", description=about, allow_abbrev=False)
+    def __init__(self, verb: str, description: str, epilog: str | None = None) -> None:
+        super().__init__(
+            prog=f"troop {verb}",
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
 
     def error(self, message: str) -> NoReturn:
-        """One sentence."""
+        """Raise BadInput with the message as a sentence."""
         raise BadInput(f"{message[0].upper()}{message[1:]}; see `{self.prog} --help`.")
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """All of argv; an unknown flag gets the nearest one."""
-        known, rest = self.parse_known_args(argv)
-        if rest:
-            raise unknown(rest[0], self.flags(), self.prog)
-        return known
-
-    def flags(self) -> list[str]:
-        """Every flag it knows."""
-        return [flag for action in self._actions for flag in action.option_strings]
-
-
-def unknown(flag: str, known: Sequence[str], prog: str) -> BadInput:
-    """The complaint about a flag that does not exist."""
-    name = flag.split("=")[0]
-    if not name.startswith("-"):
-        return BadInput(f"Unexpected argument {name!r}; see `{prog} --help`.")
-    plain = name.replace("_", "-")
-    # A last part that is right under another heading is what was meant: --gamma for --algorithm.gamma.
-    same = [k for k in known if k.rsplit(".", 1)[-1] == plain.lstrip("-").rsplit(".", 1)[-1]]
-    near = same or suggest(plain, known, 1)
-    hint = f"; did you mean {near[0]}?" if near else f"; see `{prog} --help`."
-    return BadInput(f"Unknown flag {name}{hint}")
+        """Parse all of `argv`; the BadInput for an unknown flag suggests the most similar one."""
+        args, rest = self.parse_known_args(argv)
+        if not rest:
+            return args
+        name = rest[0].split("=")[0]
+        if not name.startswith("-"):
+            raise BadInput(f"Unexpected argument {name!r}; see `{self.prog} --help`.")
+        known = [flag for action in self._actions for flag in action.option_strings]
+        similar = suggest(name.replace("_", "-"), known, 1)
+        hint = f"did you mean {similar[0]}?" if similar else f"see `{self.prog} --help`."
+        raise BadInput(f"Unknown flag {name}; {hint}")
 
 
-def configured(kind: type, default: Any, argv: list[str], prog: str, about: str) -> Any:  # noqa: ANN401
-    """`default` changed by dotted flags; what tyro has to complain about becomes one line."""
+def parse_config(kind: type, default: Any, argv: list[str], prog: str, description: str) -> Any:  # noqa: ANN401
+    """Return `default` with the changes in `argv`; errors of tyro become a BadInput of one sentence."""
     import tyro
 
-    said = io.StringIO()
+    errors = io.StringIO()
     wants_help = any(flag in ("-h", "--help") for flag in argv)
     try:
-        with contextlib.nullcontext() if wants_help else contextlib.redirect_stderr(said):
-            return tyro.cli(
-                kind,
-                args=argv,
-                default=default,
-                prog=prog,
-                description=about,
-                config=(tyro.conf.OmitSubcommandPrefixes,),
-            )
+        with contextlib.nullcontext() if wants_help else contextlib.redirect_stderr(errors):
+            return tyro.cli(kind, args=argv, default=default, prog=prog, description=description)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise BadInput(_one_line(said.getvalue())) from None
+        raise BadInput(_one_line(errors.getvalue())) from None
 
 
 def _one_line(box: str) -> str:
-    """Tyro's framed complaint without its frame."""
-    words = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    words = re.sub(r"[╭╮╰╯│─]+", " ", words)
-    words = re.sub(r"\s+", " ", words).strip()
-    words = re.sub(r"^(Parsing|Value) error ", "", words)
-    words = re.split(r" (?:Argument helptext|For full helptext)", words)[0].strip()
-    return words[:400] if words else "the flags could not be understood."
+    """The sentence in the first section of the framed error that tyro prints."""
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()[1:]  # the first line is the upper edge
+    lines = [line.strip("╭╮╰╯│─ ") for line in lines]
+    sentence = " ".join(itertools.takewhile(bool, lines))[:400]
+    return f"{sentence.rstrip('.')}." if sentence else "The flags could not be parsed."
 
 
 def value_after(flag: str, argv: list[str]) -> tuple[str | None, list[str]]:
-    """The value of the last `--flag value` or `--flag=value`, and argv without them."""
-    found, rest, position = None, [], 0
-    while position < len(argv):
-        word = argv[position]
+    """The value of the last `--flag value` or `--flag=value`, and `argv` without these words."""
+    value, rest, index = None, [], 0
+    while index < len(argv):
+        word = argv[index]
         if word == flag:
-            if position + 1 >= len(argv) or argv[position + 1].startswith("--"):
+            if index + 1 >= len(argv) or argv[index + 1].startswith("--"):
                 raise BadInput(f"{flag} needs a value.")
-            found, position = argv[position + 1], position + 2
-            if not found:
+            value, index = argv[index + 1], index + 2
+            if not value:
                 raise BadInput(f"{flag} is empty; give a value.")
         elif word.startswith(f"{flag}="):
-            found, position = word[len(flag) + 1 :], position + 1
+            value, index = word[len(flag) + 1 :], index + 1
         else:
             rest.append(word)
-            position += 1
-    return found, rest
+            index += 1
+    return value, rest
 
 
-def say(text: str) -> None:
-    """A line for the user."""
+def echo(text: str) -> None:
+    """Print a line for the user at once."""
     print(text, file=sys.stdout, flush=True)

@@ -1,16 +1,23 @@
-"""troop recipes: what can be trained."""
+"""troop recipes: list recipes."""
 
 from __future__ import annotations
 
-from troop.cli.parse import Parser, say
+from troop.cli.parse import Parser, echo
+
+DESCRIPTION = """\
+List the recipes. A recipe combines an algorithm with a training system and sets all numbers for the env.
+"""
+EPILOG = """\
+  troop train RECIPE --help       all settings of a recipe, as flags
+"""
 
 
 def run(argv: list[str]) -> int:
-    """List recipes with what they are for."""
-    Parser("recipes", "List recipes: each fits its numbers to the env it is given.").parse(argv)
+    """Print one line per recipe: name, description and a small env to try it on."""
+    Parser("recipes", DESCRIPTION, EPILOG).parse(argv)
     from troop.recipes import RECIPES
 
     width = max(map(len, RECIPES))
     for recipe in RECIPES.values():
-        say(f"{recipe.name:{width}} {recipe.about} (first try: --env {recipe.env})")
+        echo(f"{recipe.name:{width}} {recipe.description} (try it with --env {recipe.default_env})")
     return 0

@@ -1,4 +1,4 @@
-"""troop resume DIR: go on from the newest valid checkpoint."""
+"""troop resume DIR: continue a run from its newest valid checkpoint."""
 
 from __future__ import annotations
 
@@ -6,29 +6,46 @@ import dataclasses
 from pathlib import Path
 
 from troop.cli.parse import Parser
-from troop.cli.train import finished
+from troop.cli.train import report_result
+
+DESCRIPTION = """\
+Continue a run in its directory from its newest valid checkpoint, with the settings in config.json.
+
+Without --minutes or --env-steps the limits of the original command apply. Given limits are totals, counted
+from the start of the run.
+"""
+EPILOG = """\
+  troop resume runs/first                    finish a run that was stopped
+  troop resume runs/first --minutes 20       train until 20 minutes in total
+"""
 
 
 def run(argv: list[str]) -> int:
-    """Resume; 0 when done, 3 when stopped again."""
-    parser = Parser("resume", "Go on with a run from its newest valid checkpoint, in the same directory.")
-    parser.add_argument("run", type=Path, metavar="DIR", help="the run's directory")
-    parser.add_argument("--envs", type=int, help="another number of envs (says what is dropped)")
-    parser.add_argument("--minutes", type=float, help="train until this many minutes in all")
-    parser.add_argument("--env-steps", type=int, help="train until this many env steps in all")
-    parser.add_argument("--target", type=float, help="stop when an evaluation reaches this return")
-    parser.add_argument("--device", help="cpu or cuda:N")
+    """Resume; return 0 when the run is done, 3 when it was stopped again."""
+    parser = Parser("resume", DESCRIPTION, EPILOG)
+    parser.add_argument("run", type=Path, metavar="DIR", help="directory of the run")
+    parser.add_argument(
+        "--envs", type=int, metavar="N", help="another number of envs; reports the replay rows it drops"
+    )
+    parser.add_argument(
+        "--minutes", type=float, metavar="M", help="stop after M minutes of training in total"
+    )
+    parser.add_argument("--env-steps", type=int, metavar="N", help="stop after N env steps in total")
+    parser.add_argument(
+        "--target", type=float, metavar="RETURN", help="stop when an evaluation reaches this mean return"
+    )
+    parser.add_argument("--device", help="cpu or cuda:N (default: that of the run)")
     args = parser.parse(argv)
     from troop.api import extend_until
     from troop.experiment import Experiment
     from troop.runs.directory import RunDirectory
 
     with RunDirectory.open(args.run, lock=True) as directory:
-        made = Experiment.from_dict(directory.read_config())
+        experiment = Experiment.from_dict(directory.read_config())
         if args.envs is not None:
-            made = dataclasses.replace(made, env=made.env.with_envs(args.envs))
+            experiment = dataclasses.replace(experiment, env=experiment.env.with_envs(args.envs))
         if args.device is not None:
-            made = dataclasses.replace(made, device=args.device)
-        end = extend_until(made.until, args.minutes, args.env_steps, args.target)
-        made = dataclasses.replace(made, until=end)
-        return finished(made.resume(directory), args.run)
+            experiment = dataclasses.replace(experiment, device=args.device)
+        until = extend_until(experiment.until, args.minutes, args.env_steps, args.target)
+        experiment = dataclasses.replace(experiment, until=until)
+        return report_result(experiment.resume(directory), args.run)

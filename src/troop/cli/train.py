@@ -1,98 +1,121 @@
-"""troop train RECIPE: from a name to a run directory."""
+"""troop train RECIPE: parse the command line into an experiment and run it."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from troop.cli.parse import configured, say, unknown, value_after
+from troop.cli.flags import SettingFlags, with_values
+from troop.cli.parse import echo, parse_config, value_after
 from troop.core.errors import BadInput
 
 if TYPE_CHECKING:
+    from troop.core.engine import Result
     from troop.experiment import Experiment
 
 USAGE = """\
 usage: troop train RECIPE [--env ID] [--envs N] [--minutes M | --env-steps N] [--target RETURN]
                    [--seed N] [--device cpu|cuda:0] [--engine inline|processes|ray] [--run DIR]
-                   [--any.setting VALUE]
+                   [--SETTING VALUE]
 
-Trains a recipe (see `troop recipes`) on an env (see `troop envs`), shows a live panel, and leaves in DIR:
+Trains a recipe (see `troop recipes`) on an env (see `troop envs`), shows a live panel, and writes to DIR:
 config.json, metrics.jsonl, summary.json, curve.png, checkpoints/, TensorBoard events.
 
-  --env ID         envpool:ID, gym:ID, toy:ID, my_package.my_module:ID, or a bare ID
-  --envs N         how many copies step together
+  --env ID         envpool:ID, gym:ID, toy:ID, my_package.my_module:ID, or an ID alone
+  --envs N         number of envs that step together; with actors, the envs of each actor
   --minutes M      stop after M minutes of training (evaluation is not counted)
   --env-steps N    stop after N env steps
-  --target RETURN  stop at the first evaluation that reaches it
+  --target RETURN  stop at the first evaluation whose mean return reaches RETURN
+  --seed N         seed of all random numbers (default 1)
+  --device NAME    device of the learner: cpu or cuda:N (default cpu)
   --engine NAME    inline (one thread, deterministic), processes (one machine) or ray (a cluster)
-  --run DIR        where the run is kept (default runs/RECIPE-ENV-SEED-TIME)
+  --run DIR        directory of the run (default runs/RECIPE-ENV-SEED-TIME)
 
-`troop train RECIPE --help` shows every setting of that recipe with its value.
+Every setting of a recipe is a flag. `troop train RECIPE --help` lists them with their values, by the shortest
+name that is unique; any longer end of a setting's path works too: --batch-size is the same flag as
+--system.schedule.batch-size. Booleans have two flags, e.g. --overlap and --no-overlap.
 
   troop train fasttd3 --env WalkerWalk-v1 --minutes 10 --target 900
-  troop train fasttd3 --env HalfCheetah-v5 --algorithm.gamma 0.98 --system.schedule.updates-per-step 8
+  troop train fasttd3 --env HalfCheetah-v5 --gamma 0.98 --updates-per-step 8 --batch-size 512
+  troop train apex-dqn --env Pong-v5 --actors 8 --minutes 60 --run runs/pong
 """
+CONFIGS = ("env", "algorithm", "system", "evaluation", "engine")
+MANY_HOSTS = ("apex", "gorila", "pql")  # recipes whose names begin so use the processes engine by default
+
+
+@dataclass(frozen=True)
+class TrainCommand:
+    """A parsed `troop train` command."""
+
+    experiment: Experiment[Any]
+    path: Path | None  # of --run
+    settings: frozenset[str]  # dotted paths of the settings that flags set
 
 
 def run(argv: list[str]) -> int:
-    """Train; 0 when done, 3 when stopped on request."""
+    """Train; return 0 when the run is done, 3 when it was stopped on request."""
     if not argv or (argv[0].startswith("-") and any(word in ("-h", "--help") for word in argv)):
-        say(USAGE)
+        echo(USAGE)
         return 0
     from troop.runs.directory import default_path
 
-    made, path = wanted(argv)
-    path = path or default_path(made.recipe, made.env.id, made.seed)
-    return finished(made.run(path), path)
+    command = parse_command(argv)
+    experiment = command.experiment
+    path = command.path or default_path(experiment.recipe, experiment.env.id, experiment.seed)
+    return report_result(experiment.run(path), path)
 
 
-MANY_HOSTS = ("apex", "gorila", "pql")  # recipes that run on processes unless told otherwise begin so
-
-
-def warm(argv: list[str]) -> None:
-    """While this process imports torch, let the fork server of hosts do so too, or let a local Ray start."""
+def warm_up(argv: list[str]) -> None:
+    """Start the fork server of hosts, or a local Ray, while this process still imports torch."""
     engine, rest = value_after("--engine", argv)
     if not rest or {"-h", "--help"} & set(argv):
         return
-    if engine == "ray" and value_after("--engine.address", argv)[0] in (None, "local"):
+    if engine == "ray" and _ray_address(argv) in (None, "local"):
         from troop.engines.ray.cluster import BackgroundInit
 
-        with contextlib.suppress(ImportError):  # said in a sentence later
-            BackgroundInit("--engine.insecure" in argv)
+        with contextlib.suppress(ImportError):  # the engine reports it later in one sentence
+            BackgroundInit(bool({"--engine.insecure", "--insecure"} & set(argv)))
     many = engine is None and rest[0].startswith(MANY_HOSTS)
     if (many or engine == "processes") and sys.platform == "linux":
         from troop.engines.processes import fork_server
 
         env, _ = value_after("--env", argv)
-        elsewhere = env is not None and ":" in env and not env.startswith("envpool:")
-        fork_server.start_fork_server(
-            "troop.experiment", *(() if elsewhere else ("troop.envs.envpool.preload",))
-        )
+        other_backend = env is not None and ":" in env and not env.startswith("envpool:")
+        preload = () if other_backend else ("troop.envs.envpool.preload",)
+        fork_server.start_fork_server("troop.experiment", *preload)
 
 
-def wanted(argv: list[str]) -> tuple[Experiment, Path | None]:
-    """The experiment that `troop train ARGV` runs, and where, if that was said."""
+def _ray_address(argv: list[str]) -> str | None:
+    return value_after("--engine.address", argv)[0] or value_after("--address", argv)[0]
+
+
+def parse_command(argv: list[str]) -> TrainCommand:
+    """Parse the words after `troop train`; raise BadInput if a name or a value is not valid."""
     env, rest = value_after("--env", argv)
     envs, rest = value_after("--envs", rest)
     engine, rest = value_after("--engine", rest)
     device, rest = value_after("--device", rest)
-    name, rest = _recipe_name(rest)
+    recipe, rest = _recipe_name(rest)
     from troop import api
 
-    made = api.experiment(name, env, _whole("--envs", envs), device or "cpu", engine)
-    chosen = _chosen(made, rest, f"troop train {name}")
-    until = api.until(made.until, chosen.minutes, chosen.env_steps, chosen.target)
-    parts = {part: getattr(chosen, part) for part in PARTS}
-    made = dataclasses.replace(
-        made, seed=chosen.seed, deterministic=chosen.deterministic, until=until, **parts
+    experiment = api.experiment(recipe, env, _parse_count("--envs", envs), device or "cpu", engine)
+    prog = f"troop train {recipe}"
+    configs = {name: getattr(experiment, name) for name in CONFIGS}
+    setting_flags = SettingFlags(configs, prog)
+    rest, settings = setting_flags.resolve(rest)
+    wants_help = bool({"-h", "--help"} & set(rest))
+    annotated = {name: setting_flags.annotate(config, name, wants_help) for name, config in configs.items()}
+    args = _parse_settings(experiment, annotated, rest, prog)
+    until = api.until(experiment.until, args.minutes, args.env_steps, args.target)
+    configs = {name: with_values(config, getattr(args, name)) for name, config in configs.items()}
+    experiment = dataclasses.replace(
+        experiment, seed=args.seed, deterministic=args.deterministic, until=until, **configs
     )
-    return made, chosen.run
-
-
-PARTS = ("env", "algorithm", "system", "evaluation", "engine")
+    return TrainCommand(experiment, args.run, frozenset(settings))
 
 
 def _recipe_name(argv: list[str]) -> tuple[str, list[str]]:
@@ -100,13 +123,13 @@ def _recipe_name(argv: list[str]) -> tuple[str, list[str]]:
         return argv[0], argv[1:]
     from troop.recipes import RECIPES
 
-    for position, word in enumerate(argv):
+    for index, word in enumerate(argv):
         if word in RECIPES:
-            return word, argv[:position] + argv[position + 1 :]
-    raise BadInput("Which recipe? `troop train RECIPE ...`; see `troop recipes`.")
+            return word, argv[:index] + argv[index + 1 :]
+    raise BadInput("No recipe is given; use `troop train RECIPE ...` and see `troop recipes`.")
 
 
-def _whole(flag: str, text: str | None) -> int | None:
+def _parse_count(flag: str, text: str | None) -> int | None:
     if text is None:
         return None
     try:
@@ -118,52 +141,51 @@ def _whole(flag: str, text: str | None) -> int | None:
     return number
 
 
-def _chosen(made: Any, argv: list[str], prog: str) -> Any:  # noqa: ANN401 - a class made for this recipe
-    """The recipe's settings, changed by flags."""
+def _parse_settings(experiment: Experiment[Any], configs: dict[str, Any], argv: list[str], prog: str) -> Any:  # noqa: ANN401 - a class made for this recipe
+    """The top-level flags and the configs, changed by `argv`."""
     import tyro
 
-    from troop.core.config import flags
+    def flag(name: str, kind: Any, default: object, metavar: str | None, text: str) -> tuple[str, Any, Any]:  # noqa: ANN401
+        hint = None if default is not None else ""
+        spec = tyro.conf.arg(name=name, metavar=metavar, help=text, help_behavior_hint=hint)
+        # A trailing underscore keeps --env and --engine apart from the configs of these names.
+        field = f"{name}_" if name in configs else name.replace("-", "_")
+        return field, Annotated[kind, spec], dataclasses.field(default=default)
 
-    def flag(about: str) -> Any:  # noqa: ANN401
-        return tyro.conf.arg(help=about)
-
-    plain: list[tuple[str, Any, Any]] = [
-        ("seed", Annotated[int, flag("seed of everything random")], made.seed),
-        ("minutes", Annotated[float | None, flag("stop after this much training time")], None),
-        ("env_steps", Annotated[int | None, flag("stop after this many env steps")], None),
-        ("target", Annotated[float | None, flag("stop when an evaluation reaches this return")], None),
-        ("run", Annotated[Path | None, flag("where the run is kept")], None),
-        ("deterministic", Annotated[bool, flag("no overlap, deterministic kernels")], made.deterministic),
+    engine = type(experiment.engine).__name__.lower()
+    fields = [
+        # The caller has already taken the first four out of argv; they are here for --help.
+        flag("env", str, experiment.env.id, "ID", "The env to train on; see `troop envs`."),
+        flag("envs", int, experiment.env.envs, "N", "Envs that step together; of each actor, if any."),
+        flag("engine", str, engine, "inline|processes|ray", "Where roles run: thread, machine or cluster."),
+        flag("device", str, experiment.device, "cpu|cuda:N", "Device of the learner."),
+        flag("seed", int, experiment.seed, "N", "Seed of all random numbers."),
+        flag("minutes", float | None, None, "M", "Stop after this training time, without evaluation."),
+        flag("env-steps", int | None, None, "N", "Stop after this many env steps."),
+        flag("target", float | None, None, "RETURN", "Stop when an evaluation reaches this mean return."),
+        flag("run", Path | None, None, "DIR", "Directory of the run; by default a new one in runs/."),
+        flag("deterministic", bool, experiment.deterministic, None, "No overlap, and deterministic kernels."),
     ]
-    parts = [(part, type(getattr(made, part)), getattr(made, part)) for part in PARTS]
-    fields = [(name, kind, dataclasses.field(default=value)) for name, kind, value in plain + parts]
+    fields += [(name, type(config), dataclasses.field(default=config)) for name, config in configs.items()]
     kind = dataclasses.make_dataclass("Train", fields, frozen=True)
-    kind.__doc__ = f"{made.recipe} on {made.env.id}, {made.env.envs} envs, {made.device}."
-    known = [f"--{name}" for name, _ in flags(kind())]
-    for word in argv:
-        given = word.split("=")[0]
-        if word.startswith("--") and word != "--help" and _spelled(given) not in {_spelled(k) for k in known}:
-            raise unknown(word, [*known, "--env", "--envs", "--engine", "--device"], prog)
-    about = f"{kind.__doc__} Also: --env ID, --envs N, --device cpu|cuda:0, --engine inline|processes|ray."
-    return configured(kind, kind(), argv, prog, about)
+    kind.__doc__ = ""
+    description = (
+        f"{experiment.recipe} on {experiment.env.id}: all flags with their values for this env and device. "
+        "Any longer end of a setting's path works too, e.g. --system.replay-capacity."
+    )
+    return parse_config(kind, kind(), argv, prog, description)
 
 
-def _spelled(flag: str) -> str:
-    """A flag without its negation, in one spelling."""
-    head, _, last = flag.lstrip("-").replace("_", "-").rpartition(".")
-    return f"{head}.{last.removeprefix('no-')}"
-
-
-def finished(result: Any, path: Path) -> int:  # noqa: ANN401 - a Result
-    """Say how it ended and what to do next; the exit code."""
+def report_result(result: Result, path: Path) -> int:
+    """Print how the run ended and how to continue it; return the exit code."""
     from troop.logs.progress import duration, number
 
     counters, evaluation = result.counters, result.evaluation
-    said = f"return {number(evaluation['eval/return_mean'])}, " if evaluation else ""
+    score = f"return {number(float(evaluation['eval/return_mean']))}, " if evaluation else ""
     if result.status == "stopped":
-        say(f"Stopped after {counters.env_steps:,} env steps; {said}go on with: troop resume {path}")
+        echo(f"Stopped after {counters.env_steps:,} env steps; {score}continue with: troop resume {path}")
         return 3
     reached = counters.target_reached_s
     target = f"target reached after {duration(reached)}, " if reached is not None else ""
-    say(f"Done: {target}{said}{counters.env_steps:,} env steps in {duration(counters.wall_s)}. {path}")
+    echo(f"Done: {target}{score}{counters.env_steps:,} env steps in {duration(counters.wall_s)}. {path}")
     return 0

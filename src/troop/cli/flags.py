@@ -1,0 +1,141 @@
+"""Names of settings on the command line: every unique end of a dotted path is a flag.
+
+`--batch-size`, `--schedule.batch-size` and `--system.schedule.batch-size` are the same flag as long as no
+other setting ends in the same words.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import itertools
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+from troop.core.config import flags, suggest
+from troop.core.errors import BadInput
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+TOP_LEVEL = (
+    "env", "envs", "engine", "device", "seed", "minutes", "env-steps", "target", "run", "deterministic",
+)  # fmt: skip
+"""Flags of `troop train` that are not settings of a config; they win over settings of the same name."""
+_PASSED_THROUGH = (*TOP_LEVEL, "no-deterministic", "help")
+
+
+class SettingFlags:
+    """The settings of some named configs (`system`, `algorithm`, ...) and the flags that set them."""
+
+    def __init__(self, configs: Mapping[str, DataclassInstance], prog: str) -> None:
+        self.values = {
+            path: value for name, config in configs.items() for path, value in flags(config, f"{name}.")
+        }
+        self.prog = prog
+
+    def matches(self, spelling: str) -> list[str]:
+        """The paths that `spelling` may stand for: an exact path, else all paths that end in it."""
+        if spelling in self.values:
+            return [spelling]
+        return [path for path in self.values if path.endswith(f".{spelling}")]
+
+    def shortest(self, path: str) -> str:
+        """The shortest end of `path` that names only this setting."""
+        words = path.split(".")
+        ends = (".".join(words[start:]) for start in range(len(words) - 1, 0, -1))
+        return next((end for end in ends if end not in TOP_LEVEL and self.matches(end) == [path]), path)
+
+    def resolve(self, argv: Sequence[str]) -> tuple[list[str], set[str]]:
+        """Return `argv` with every setting spelled as `shortest` does, and the paths of these settings.
+
+        Raise BadInput if a flag is unknown or stands for more than one setting.
+        """
+        resolved: list[str] = []
+        paths: set[str] = set()
+        for word in argv:
+            name, equals, value = word.partition("=")
+            spelling = name[2:].replace("_", "-")
+            if word.startswith("--") and spelling not in _PASSED_THROUGH:
+                path, negated = self._find(spelling, name)
+                paths.add(path)
+                spelling = _negate(self.shortest(path)) if negated else self.shortest(path)
+            resolved.append(f"--{spelling}{equals}{value}" if word.startswith("--") else word)
+        return resolved, paths
+
+    def _find(self, spelling: str, name: str) -> tuple[str, bool]:
+        """The path of the setting, and whether the flag is negated like `--no-overlap`."""
+        paths, negated = self.matches(spelling), False
+        head, _, last = spelling.rpartition(".")
+        if not paths and last.startswith("no-"):
+            positive = f"{head}.{last[3:]}" if head else last[3:]
+            paths = [path for path in self.matches(positive) if isinstance(self.values[path], bool)]
+            negated = True
+        if not paths:
+            raise self._unknown(spelling, name)
+        if len(paths) > 1:
+            spellings = [f"--{self.shortest(path)}" for path in paths]
+            raise BadInput(f"{name} is ambiguous; use {', '.join(spellings[:-1])} or {spellings[-1]}.")
+        return paths[0], negated
+
+    def _unknown(self, spelling: str, name: str) -> BadInput:
+        # A correct last word after a wrong path is most likely what was meant.
+        last = spelling.rpartition(".")[2]
+        similar = [self.shortest(path) for path in self.values if path.rpartition(".")[2] == last]
+        known = dict.fromkeys([*TOP_LEVEL, *map(self.shortest, self.values), *self.values])
+        similar = similar or suggest(spelling, known, 1)
+        hint = f"did you mean --{similar[0]}?" if similar else f"see `{self.prog} --help`."
+        return BadInput(f"Unknown flag {name}; {hint}")
+
+    def annotate(self, config: DataclassInstance, path: str, with_help: bool) -> Any:  # noqa: ANN401
+        """Return the values of `config` in a dataclass whose fields tyro names as `shortest` does.
+
+        `path` is the dotted path of the config. Help texts are read from the source, which takes a while.
+        """
+        import tyro
+
+        kind = type(config)
+        hints, docs = get_type_hints(kind), field_docs(kind) if with_help else {}
+        fields = []
+        for field in dataclasses.fields(config):
+            value, field_path = getattr(config, field.name), f"{path}.{field.name}".replace("_", "-")
+            if field_path in self.values:
+                name = self.shortest(field_path)
+                flag = tyro.conf.arg(name=name, prefix_name=False, help=docs.get(field.name))
+                hint = Annotated[hints[field.name], flag]
+            else:
+                value = self.annotate(value, field_path, with_help)
+                hint = type(value)
+            fields.append((field.name, hint, dataclasses.field(default=value)))
+        annotated = dataclasses.make_dataclass(kind.__name__, fields, frozen=True)
+        annotated.__doc__ = kind.__doc__
+        return annotated()
+
+
+def with_values(config: Any, annotated: Any) -> Any:  # noqa: ANN401 - any config
+    """Return `config` with the values of `annotated`, which `SettingFlags.annotate` made of such a config."""
+    changes = {}
+    for field in dataclasses.fields(config):
+        old, new = getattr(config, field.name), getattr(annotated, field.name)
+        changes[field.name] = with_values(old, new) if dataclasses.is_dataclass(old) else new
+    return dataclasses.replace(config, **changes)
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """The docstring below each field of a dataclass and of its bases, on one line."""
+    docs = {}
+    for base in reversed([base for base in kind.__mro__ if dataclasses.is_dataclass(base)]):
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(definition, ast.ClassDef)
+        for field, text in itertools.pairwise(definition.body):
+            is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+            if is_text and isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                docs[field.target.id] = " ".join(str(text.value.value).split())
+    return docs
+
+
+def _negate(spelling: str) -> str:
+    head, dot, last = spelling.rpartition(".")
+    return f"{head}{dot}no-{last}"

@@ -1,200 +1,204 @@
-"""The asker's end of an edge over Ray: letters are calls of the peer's actor, and numbered."""
+"""RayClient: the calling end of an edge between two hosts; each message is one call of the server's actor.
+
+Ray may deliver calls out of order, and a call whose connection broke may or may not have been executed. The
+client therefore numbers its messages and keeps each one until its result arrives, so it can send it again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future as Outcome
+from concurrent.futures import Future as RayFuture
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from troop.engines.rpc.codec import Packed, address_of, pack
-from troop.engines.rpc.decode import unpack
+from troop.engines.ray.message import Body, StaleGeneration, from_body, to_body
+from troop.engines.rpc.codec import Packed, pack
 from troop.engines.rpc.message import CALL, SEND
 
-LETTERS = 256  # under way on one edge at most, however small
-PAUSE = 0.2  # seconds before a letter that met a broken connection is sent again
-
-Body = tuple[bytes, Any]
-"""A packed value as it travels: its description, and its arrays as one NumPy array or None."""
-
-
-class StaleGeneration(Exception):
-    """A newer life of the same host has spoken: the older one is to be silent."""
-
-
-def to_body(packed: Packed) -> Body:
-    """Copy a packed value together; Ray carries one NumPy array faster than many tensors."""
-    if not packed.size:
-        return bytes(packed.meta), None
-    import numpy
-
-    block = bytearray(packed.size)
-    packed.copy_to(address_of(block))
-    return bytes(packed.meta), numpy.frombuffer(block, dtype=numpy.uint8)
-
-
-def from_body(meta: bytes, block: Any) -> Any:  # noqa: ANN401
-    """The value; copied, because what Ray gives can only be read."""
-    return unpack(meta) if block is None else unpack(meta, bytearray(block))
+MAX_IN_FLIGHT = 256  # unacknowledged messages of one edge
+RETRY_S = 0.2  # delay before a message is sent again after a connection error
 
 
 class RayWaiter(Protocol):
-    """Whoever can wait for an edge without being deaf to the launcher."""
+    """Runs callbacks in the thread of the roles and blocks for an edge while it handles control messages."""
 
-    def wait(self, done: Callable[[], bool], why: str, full: bool = False) -> None:
-        """Return once `done()`; TimeoutError naming `why` if that takes too long."""
+    def wait(self, done: Callable[[], bool], reason: str, blocked: bool = False) -> None:
+        """Block until `done()`; `blocked` attributes the time to back-pressure instead of to a reply.
+
+        Raises TimeoutError with `reason` after the wait limit of the host.
+        """
         ...
 
-    def look(self) -> None:
-        """Take in what has come by now."""
+    def poll(self) -> None:
+        """Run the queued callbacks without blocking."""
         ...
 
-    def put(self, *event: Any) -> None:  # noqa: ANN401
-        """Remember for the role's thread; may be called from any."""
+    def put(self, callback: Callable[..., bool], *args: Any) -> None:  # noqa: ANN401
+        """Queue `callback(*args)` for the thread of the roles; thread-safe."""
         ...
 
-    def put_later(self, seconds: float, *event: Any) -> None:  # noqa: ANN401
-        """The same, after a while."""
+    def put_later(self, seconds: float, callback: Callable[..., bool], *args: Any) -> None:  # noqa: ANN401
+        """Queue `callback(*args)` after a delay."""
         ...
 
 
 class RayReply:
-    """An answer under way."""
+    """The future of a remote call."""
 
-    __slots__ = ("_to", "_waiter", "done", "value")
+    __slots__ = ("_target", "_waiter", "done", "value")
 
-    def __init__(self, waiter: RayWaiter, to: tuple[str, str]) -> None:
-        self._waiter, self._to = waiter, to
+    def __init__(self, waiter: RayWaiter, target: tuple[str, str]) -> None:
+        self._waiter, self._target = waiter, target
         self.done, self.value = False, None
 
     def ready(self) -> bool:
-        """Whether it is here."""
+        """Return whether `result` returns without blocking."""
         if not self.done:
-            self._waiter.look()
+            self._waiter.poll()
         return self.done
 
     def result(self) -> Any:  # noqa: ANN401
-        """The answer, waited for if need be."""
+        """Return the result of the call; block until it arrives."""
         if not self.done:
-            self._waiter.wait(lambda: self.done, "the answer of {}.{}()".format(*self._to))
+            self._waiter.wait(lambda: self.done, "the reply of {}.{}()".format(*self._target))
         return self.value
 
 
 @dataclass(slots=True)
 class RayInFlight:
-    """A letter that is not acknowledged yet and may have to be sent again."""
+    """A message without a result; it may have to be sent again."""
 
     kind: int
-    to_body: Body
-    size: int
-    reply: RayReply | None
-    order: int = 0
-    answer: bytes = b""  # the description of an answer whose arrays are still to come
-    ref: Any = None  # Ray forgets what nobody holds
+    body: Body
+    size: int  # bytes
+    reply: RayReply | None  # None for a one-way message
+    sequence: int = 0
+    reply_meta: bytes = b""  # metadata of a reply whose arrays are fetched separately
+    ref: Any = None  # Ray object reference; Ray discards the result of a call without references
 
 
 class RayClient:
-    """The asker's end of the edge to one host.
+    """The calling end of the edge to one host.
 
-    A letter is kept until the server has opened it, a question until it is answered; if the server is
-    replaced, all that is sent again, in order. The server knows a letter that comes again by its number.
+    A one-way message is kept until the server has decoded it, a call until its reply arrives. When the server
+    is replaced, the client sends all kept messages again, in order. The server recognizes a repeated message
+    by its sequence number.
     """
 
-    def __init__(self, name: str, me: tuple[str, int], waiter: RayWaiter, max_bytes: int) -> None:
-        self.name, self._me, self._waiter, self._budget = name, me, waiter, max_bytes
-        self._handle: Any = None
-        self._sent: dict[int, RayInFlight] = {}  # by order, oldest first
-        self._bytes = self._order = self._era = 0
-        self._dead = False  # whoever is asked; another will be attached, or none
+    def __init__(self, name: str, identity: tuple[str, int], waiter: RayWaiter, max_bytes: int) -> None:
+        self.name = name  # host of the server
+        self._identity = identity  # this host and the generation of its actor
+        self._waiter, self._max_bytes = waiter, max_bytes
+        self._server: Any = None  # Ray actor handle
+        self._server_dead = False  # the driver attaches a new server or stops the run
+        self._attachments = 0  # calls of `attach`; results of an earlier server are ignored
+        self._in_flight: dict[int, RayInFlight] = {}  # by sequence number, oldest first
+        self._bytes_in_flight = self._last_sequence = 0
 
     @property
     def awaiting_replies(self) -> bool:
-        """Whether answers are under way."""
-        return any(sent.reply is not None for sent in self._sent.values())
+        """Whether a call has no reply yet."""
+        return any(message.reply is not None for message in self._in_flight.values())
 
     @property
     def has_undelivered(self) -> bool:
-        """Whether letters that are not answered are under way to somebody."""
-        return not self._dead and any(sent.reply is None for sent in self._sent.values())
+        """Whether a one-way message to a living server has not been decoded there."""
+        return not self._server_dead and any(message.reply is None for message in self._in_flight.values())
 
-    def attach(self, handle: Any) -> None:  # noqa: ANN401
-        """A new server, or the first: what the last one left is sent again."""
-        again, self._sent = list(self._sent.values()), {}
-        self._handle, self._order, self._era, self._dead = handle, 0, self._era + 1, False
-        for sent in again:
-            self._number(sent)
-            self._carry(sent)
+    def attach(self, server: Any) -> None:  # noqa: ANN401
+        """Connect to the first actor of the server's host or to a replacement; send all kept messages."""
+        kept, self._in_flight = list(self._in_flight.values()), {}
+        self._server, self._server_dead = server, False
+        self._attachments += 1
+        self._last_sequence = 0
+        for message in kept:
+            self._enqueue(message)
+            self._transmit(message)
 
     def call(self, node: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RayReply:
-        """Send a call; its reply comes later."""
+        """Send a call and return its future; block while the server's mailbox is full."""
         reply = RayReply(self._waiter, (node, method))
-        self._post(CALL, pack((node, method, args, kwargs)), node, reply)
+        self._submit(CALL, pack((node, method, args, kwargs)), node, reply)
         return reply
 
     def send(self, node: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Send a letter that is not answered; waits while the mailbox is full."""
-        self._post(SEND, pack((node, method, args, kwargs)), node, None)
+        """Send a one-way message; block while the server's mailbox is full."""
+        self._submit(SEND, pack((node, method, args, kwargs)), node, None)
 
-    def _post(self, kind: int, packed: Packed, node: str, reply: RayReply | None) -> None:
+    def _submit(self, kind: int, packed: Packed, node: str, reply: RayReply | None) -> None:
         size = len(packed.meta) + packed.size
-        if not self._room(size):
-            self._waiter.look()
-        if not self._room(size):
-            self._waiter.wait(lambda: self._room(size), f"room in the mailbox of {node}", full=True)
-        self._bytes += size
-        sent = RayInFlight(kind, to_body(packed), size, reply)
-        self._number(sent)
-        self._carry(sent)
+        if not self._fits(size):
+            self._waiter.poll()
+        if not self._fits(size):
+            self._waiter.wait(lambda: self._fits(size), f"space in the mailbox of {node}", blocked=True)
+        self._bytes_in_flight += size
+        message = RayInFlight(kind, to_body(packed), size, reply)
+        self._enqueue(message)
+        self._transmit(message)
 
-    def _room(self, size: int) -> bool:
-        """Whether a letter fits; a mailbox that is empty takes any."""
-        if self._handle is None:
+    def _fits(self, size: int) -> bool:
+        """Return whether a message may be sent; an empty mailbox accepts a message of any size."""
+        if self._server is None:
             return False
-        return not self._sent or (self._bytes + size <= self._budget and len(self._sent) < LETTERS)
+        return not self._in_flight or (
+            self._bytes_in_flight + size <= self._max_bytes and len(self._in_flight) < MAX_IN_FLIGHT
+        )
 
-    def _number(self, sent: RayInFlight) -> None:
-        self._order += 1
-        sent.order = self._order
-        self._sent[self._order] = sent
+    def _enqueue(self, message: RayInFlight) -> None:
+        self._last_sequence += 1
+        message.sequence = self._last_sequence
+        self._in_flight[self._last_sequence] = message
 
-    def _carry(self, sent: RayInFlight) -> None:
-        settled, sent.answer = next(iter(self._sent)), b""
-        sent.ref = self._handle.message.remote(*self._me, sent.order, settled, sent.kind, *sent.to_body)
-        self._await(sent)
+    def _transmit(self, message: RayInFlight) -> None:
+        oldest, message.reply_meta = next(iter(self._in_flight)), b""
+        message.ref = self._server.receive_message.remote(
+            *self._identity, message.sequence, oldest, message.kind, *message.body
+        )
+        self._watch(message)
 
-    def _await(self, sent: RayInFlight) -> None:
-        era, order = self._era, sent.order
-        sent.ref.future().add_done_callback(lambda outcome: self._waiter.put(self, era, order, outcome))
+    def _watch(self, message: RayInFlight) -> None:
+        attachment, sequence = self._attachments, message.sequence
+        message.ref.future().add_done_callback(
+            lambda result: self._waiter.put(self.on_result, attachment, sequence, result)
+        )
 
-    def on_outcome(self, era: int, order: int, outcome: Outcome[Any] | None) -> bool:
-        """What became of a letter, or None if it is time to try again; whether it brought an answer."""
-        sent = self._sent.get(order)
-        if era != self._era or sent is None:
-            return False  # of a server that was replaced
-        if outcome is None:
-            self._carry(sent)
+    def on_result(self, attachment: int, sequence: int, result: RayFuture[Any]) -> bool:
+        """Handle the result of a message, or retry it later; return whether a reply other than None arrived.
+
+        Raises StaleGeneration if a newer actor of this host has replaced this one.
+        """
+        message = self._in_flight.get(sequence)
+        if attachment != self._attachments or message is None:
             return False
-        error = outcome.exception()
+        error = result.exception()
         if error is None:
-            return self._arrived(sent, outcome.result())
+            return self._on_reply(message, result.result())
         from ray.exceptions import ActorDiedError
 
         if isinstance(error, StaleGeneration):
             raise error
-        self._dead = isinstance(error, ActorDiedError)  # which is known to the launcher, who sends another
-        if not self._dead:
-            self._waiter.put_later(PAUSE, self, era, order, None)
+        self._server_dead = isinstance(error, ActorDiedError)  # the driver notices and attaches another
+        if not self._server_dead:
+            self._waiter.put_later(RETRY_S, self.on_retry, attachment, sequence)
         return False
 
-    def _arrived(self, sent: RayInFlight, answer: Any) -> bool:  # noqa: ANN401
-        if isinstance(answer, tuple) and isinstance(answer[1], list):  # its arrays serve others too
-            sent.answer, sent.ref = answer[0], answer[1][0]
-            self._await(sent)
+    def on_retry(self, attachment: int, sequence: int) -> bool:
+        """Send a message again after a connection error, unless its server was replaced; return False."""
+        message = self._in_flight.get(sequence)
+        if attachment == self._attachments and message is not None:
+            self._transmit(message)
+        return False
+
+    def _on_reply(self, message: RayInFlight, result: Any) -> bool:  # noqa: ANN401
+        if isinstance(result, tuple) and isinstance(result[1], list):
+            # The arrays are in Ray's object store, shared with other clients: fetch them by reference.
+            message.reply_meta, message.ref = result[0], result[1][0]
+            self._watch(message)
             return False
-        del self._sent[sent.order]
-        self._bytes -= sent.size
-        if sent.reply is None:
+        del self._in_flight[message.sequence]
+        self._bytes_in_flight -= message.size
+        if message.reply is None:
             return False
-        value = from_body(sent.answer, answer) if sent.answer else from_body(*answer)
-        sent.reply.value, sent.reply.done = value, True
+        value = from_body(message.reply_meta, result) if message.reply_meta else from_body(*result)
+        message.reply.value, message.reply.done = value, True
         return value is not None

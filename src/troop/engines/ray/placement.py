@@ -1,4 +1,4 @@
-"""Placement: what each host wants of a cluster, and where it gets it."""
+"""Placement: the resources that hosts request, and the nodes on which Ray places their actors."""
 
 from __future__ import annotations
 
@@ -11,77 +11,81 @@ from troop.core.config import suggest
 from troop.core.errors import BadInput, SetupProblem
 from troop.engines.pool import HostHandle, may_step
 
-LEAST = 0.001  # CPUs of a host that only answers: Ray wants every bundle to hold something
+MIN_CPUS = 0.001  # CPUs of a host that only serves calls: Ray rejects empty bundles
 
 
 @dataclass(frozen=True)
 class ResourceRequest:
-    """Resources of one role or, without a role, of every host that steps."""
+    """An amount of a resource for each host of a role; an empty role stands for all hosts that step."""
 
     role: str
-    resource: str  # Ray's name of it
+    resource: str  # Ray's name of the resource
     amount: float
 
 
-def parse_requests(given: tuple[str, ...], flag: str, resource: str = "") -> list[ResourceRequest]:
-    """Read `role=amount`, `amount` or, without a `resource`, `role:resource=amount`."""
-    found = []
-    for text in given:
+def parse_requests(texts: tuple[str, ...], flag: str, resource: str = "") -> list[ResourceRequest]:
+    """Parse `role=amount` or `amount` or, without a `resource`, `role:resource=amount`; else BadInput."""
+    requests = []
+    for text in texts:
         role, equals, number = text.rpartition("=")
-        named = resource
+        name = resource
         if not resource:
-            role, _, named = role.partition(":")
+            role, _, name = role.partition(":")
         try:
             amount = float(number)
         except ValueError:
             amount = -1.0
-        whole = bool(role) == bool(equals) if resource else bool(role and named)
-        if not (whole and 0 <= amount < math.inf):
+        complete = bool(role) == bool(equals) if resource else bool(role and name)
+        if not (complete and 0 <= amount < math.inf):
             form = "role=2 or 2" if resource else "role:resource=2"
             raise BadInput(f"--engine.{flag} is {text!r}; it must look like {form}.")
-        found.append(ResourceRequest(role, named, amount))
-    return found
+        requests.append(ResourceRequest(role, name, amount))
+    return requests
 
 
 def role_of(host: str) -> str:
-    """`actor` of `actor/3` and of `actor3`."""
+    """Return the role in the name of a host: `actor` for both `actor/3` and `actor3`."""
     return host.split("/")[0].rstrip("0123456789") or host
 
 
-def bundles(hosts: Mapping[str, HostHandle], wanted: list[ResourceRequest]) -> dict[str, dict[str, float]]:
-    """Resources of each host; BadInput if a wish names a role that no host has."""
+def resource_bundles(
+    hosts: Mapping[str, HostHandle], requests: list[ResourceRequest]
+) -> dict[str, dict[str, float]]:
+    """Return the resources of each host by name; BadInput if a request names a role that no host has.
+
+    A request for a role overrides one for all hosts, and a request for a single host overrides both.
+    """
     roles = {role_of(name) for name in hosts} | set(hosts)
-    for wish in wanted:
-        if wish.role and wish.role not in roles:
-            near = suggest(wish.role, roles, 1)
-            meant = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(roles))}."
-            raise BadInput(f"This program has no role {wish.role!r} to place{meant}")
-    found: dict[str, dict[str, float]] = {}
+    for request in requests:
+        if request.role and request.role not in roles:
+            near = suggest(request.role, roles, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; its roles are {', '.join(sorted(roles))}."
+            raise BadInput(f"The program has no role {request.role!r} to reserve resources for{hint}")
+    bundles: dict[str, dict[str, float]] = {}
     for name, host in hosts.items():
         steps = may_step(host)
-        mine = {"CPU": 1.0 if steps else LEAST}
-        # The more a wish says, the later it is heard: first those for all, then roles, then single hosts.
-        for chosen in dict.fromkeys(("", role_of(name), name)):
-            for wish in wanted:
-                if wish.role == chosen and (wish.role or steps):
-                    mine[wish.resource] = wish.amount
-        mine["CPU"] = max(mine["CPU"], LEAST)
-        found[name] = {resource: amount for resource, amount in mine.items() if amount > 0}
-    return found
+        bundle = {"CPU": 1.0 if steps else MIN_CPUS}
+        for target in dict.fromkeys(("", role_of(name), name)):
+            for request in requests:
+                if request.role == target and (request.role or steps):
+                    bundle[request.resource] = request.amount
+        bundle["CPU"] = max(bundle["CPU"], MIN_CPUS)
+        bundles[name] = {resource: amount for resource, amount in bundle.items() if amount > 0}
+    return bundles
 
 
 @dataclass
 class Placement:
-    """A placement group for all hosts; a host whose node is lost goes to a node that is not."""
+    """One Ray placement group for all hosts; a host whose node is lost is placed on a living node."""
 
-    bundles: dict[str, dict[str, float]]
+    bundles: dict[str, dict[str, float]]  # host -> resource -> amount
     strategy: str
-    group: Any = None
-    lost: set[str] = field(default_factory=set)  # nodes that do not answer
-    moved: int = 0  # hosts that had to go elsewhere
+    group: Any = None  # Ray placement group
+    lost_nodes: set[str] = field(default_factory=set)  # ids of the nodes that do not respond
+    relocations: int = 0  # hosts that moved to another node
 
     def reserve(self, seconds: float) -> None:
-        """Reserve all at once; SetupProblem if the cluster has no room within this time."""
+        """Reserve the resources of all hosts; SetupProblem if they are not free within `seconds`."""
         import ray
         from ray.util.placement_group import placement_group
 
@@ -89,49 +93,55 @@ class Placement:
         if self.group.wait(seconds):
             return
         self.release()
-        want, have = _sum(list(self.bundles.values())), ray.cluster_resources()
+        requested, total = _sum(list(self.bundles.values())), ray.cluster_resources()
         free = ray.available_resources()
-        short = [name for name in want if want[name] > free.get(name, 0.0)] or list(want)
+        short = [name for name in requested if requested[name] > free.get(name, 0.0)] or list(requested)
         text = "; ".join(
-            f"{want[k]:.4g} {k} of {have.get(k, 0):.4g} ({free.get(k, 0):.4g} free)" for k in short
+            f"{requested[name]:.4g} {name} of {total.get(name, 0):.4g} ({free.get(name, 0):.4g} free)"
+            for name in short
         )
         raise SetupProblem(
-            f"The Ray cluster has no room for {len(self.bundles)} hosts within {seconds:.0f} s: "
-            f"they want {text}. Lower the number of actors or --engine.cpus, or add nodes."
+            f"The Ray cluster could not place {len(self.bundles)} hosts within {seconds:.0f} s: "
+            f"they request {text}. Lower the number of actors or --engine.cpus, or add nodes."
         )
 
-    def options(self, host: str, node: str) -> dict[str, Any]:
-        """Options of a host's actor; `node` is where it lived last, if it did."""
+    def options(self, host: str, last_node: str) -> dict[str, Any]:
+        """Return the options of a host's actor; `last_node` is the node of its previous actor, or empty."""
         import ray
         from ray.util.scheduling_strategies import (
             NodeAffinitySchedulingStrategy,
             PlacementGroupSchedulingStrategy,
         )
 
-        want = dict(self.bundles[host])
-        cpus, gpus = want.pop("CPU", 0.0), want.pop("GPU", 0.0)
-        alive = [] if not node else [str(found["NodeID"]) for found in ray.nodes() if found["Alive"]]
-        good = [found for found in alive if found not in self.lost]
-        if not node or node in good:
-            place: Any = PlacementGroupSchedulingStrategy(
+        resources = dict(self.bundles[host])
+        cpus, gpus = resources.pop("CPU", 0.0), resources.pop("GPU", 0.0)
+        alive = [] if not last_node else [str(node["NodeID"]) for node in ray.nodes() if node["Alive"]]
+        usable = [node for node in alive if node not in self.lost_nodes]
+        if not last_node or last_node in usable:
+            bundle: Any = PlacementGroupSchedulingStrategy(
                 placement_group=self.group,
                 placement_group_bundle_index=list(self.bundles).index(host),
             )
-            return {"num_cpus": cpus, "num_gpus": gpus, "resources": want, "scheduling_strategy": place}
-        # Its bundle is gone with its node, and Ray may take a minute to see that. What is left of the
-        # cluster may be full, so the host goes without CPUs of its own rather than nowhere.
-        # A byte of memory, because Ray starts what wants nothing anywhere, be it on the node that is lost.
-        least = {"num_cpus": 0, "memory": 1}
-        if gpus or want or not good:
-            return least | {"num_gpus": gpus, "resources": want, "scheduling_strategy": "SPREAD"}
-        here = ray.get_runtime_context().get_node_id()
-        good.sort(key=lambda found: found != here)
-        chosen = NodeAffinitySchedulingStrategy(node_id=good[self.moved % len(good)], soft=True)
-        self.moved += 1
-        return least | {"scheduling_strategy": chosen}
+            return {
+                "num_cpus": cpus,
+                "num_gpus": gpus,
+                "resources": resources,
+                "scheduling_strategy": bundle,
+            }
+        # The host's bundle is lost with its node, which Ray may notice only after a minute. The remaining
+        # nodes may have no free CPUs, so the actor requests none. It requests one byte of memory because Ray
+        # places an actor without any requests on any node, even on the lost one.
+        minimal = {"num_cpus": 0, "memory": 1}
+        if gpus or resources or not usable:
+            return minimal | {"num_gpus": gpus, "resources": resources, "scheduling_strategy": "SPREAD"}
+        this_node = ray.get_runtime_context().get_node_id()
+        usable.sort(key=lambda node: node != this_node)
+        target = usable[self.relocations % len(usable)]
+        self.relocations += 1
+        return minimal | {"scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=target, soft=True)}
 
     def release(self) -> None:
-        """Give everything back."""
+        """Return all reserved resources to the cluster."""
         from ray.util.placement_group import remove_placement_group
 
         if self.group is not None:
@@ -139,9 +149,9 @@ class Placement:
             self.group = None
 
 
-def _sum(several: list[dict[str, float]]) -> dict[str, float]:
+def _sum(bundles: list[dict[str, float]]) -> dict[str, float]:
     total: dict[str, float] = {}
-    for one in several:
-        for name, amount in one.items():
+    for bundle in bundles:
+        for name, amount in bundle.items():
             total[name] = total.get(name, 0.0) + amount
     return total

@@ -29,6 +29,6 @@ autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 
-# Types of other libraries (torch, numpy, typing) have no pages here; links between Markdown pages are checked.
+# Types of other libraries have no pages here. Links between pages and to headings are checked.
 nitpicky = True
 nitpick_ignore_regex = [(r"py:.*", r".*")]

@@ -50,7 +50,9 @@ class Block:
 def pages() -> list[str]:
     """Return the pages of the documentation, relative to the root of the repository."""
     docs = [path for path in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in path.parts]
-    return [path.relative_to(ROOT).as_posix() for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *docs)]
+    return [
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *docs)
+    ]
 
 
 def blocks(page: str) -> list[Block]:
@@ -62,7 +64,12 @@ def blocks(page: str) -> list[Block]:
         match = FENCE.match(line)
         if opened is None and match:
             opened, body = (match, number), []
-        elif opened is not None and match and not match["info"].strip() and match["marks"] >= opened[0]["marks"]:
+        elif (
+            opened is not None
+            and match
+            and not match["info"].strip()
+            and match["marks"] >= opened[0]["marks"]
+        ):
             language, _, info = opened[0]["info"].strip().partition(" ")
             indent = len(opened[0]["indent"])
             text = "\n".join(text_line[indent:] for text_line in body) + "\n"

@@ -95,7 +95,9 @@ class PageRunner:
         """Run one command, or check it where running it would change the machine or take too long."""
         program, *arguments = words
         handler = HANDLERS.get(program)
-        assert handler is not None, f"{block.where}: no test runs {program!r}; mark the block with no-run: REASON"
+        assert handler is not None, (
+            f"{block.where}: no test runs {program!r}; mark the block with no-run: REASON"
+        )
         try:
             code = handler(self, arguments)
         except Exception as error:

@@ -8,9 +8,8 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from troop_docs.markdown import code, table, value
-
 from troop.cli.main import VERBS
+from troop_docs.markdown import code, table, value
 
 
 class Captured(Exception):

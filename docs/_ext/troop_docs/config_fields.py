@@ -75,7 +75,7 @@ def _literals(source: str) -> dict[str, str]:
         ):
             found[node.target.id] = " ".join(after.value.value.split())
         else:
-            code, _, comment = lines[(node.end_lineno or node.lineno) - 1].partition("  # ")
+            comment = lines[(node.end_lineno or node.lineno) - 1].partition("  # ")[2]
             if comment and not comment.startswith("noqa"):
                 found[node.target.id] = comment.strip()
     return found

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from troop_docs.markdown import code, table
-
 from troop.core.errors import TroopError
+from troop_docs.markdown import code, table
 
 NORMAL = {
     0: ("", "The command finished."),

@@ -32,7 +32,9 @@ def outdated(app: Sphinx, env: BuildEnvironment, *changes: Any) -> list[str]:  #
     return [name for name in env.found_docs if name.startswith("reference/")]
 
 
-def plain_docstring(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+def plain_docstring(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
     """Turn a docstring in plain English with `code` marks into reStructuredText."""
     lines[:] = [_line(line) for line in lines]
 

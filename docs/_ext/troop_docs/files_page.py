@@ -6,14 +6,13 @@ import fnmatch
 from dataclasses import dataclass
 from pathlib import Path
 
-from troop_docs.config_fields import config_fields
-from troop_docs.markdown import code, table
-
 from troop.core.engine import Counters
 from troop.experiment import Experiment
 from troop.runs.directory import CHECKPOINTS, CONFIG, METRICS, SUMMARY, VIDEOS
 from troop.runs.lock import NAME as LOCK
 from troop.runs.summary import Summary
+from troop_docs.config_fields import config_fields
+from troop_docs.markdown import code, table
 
 
 @dataclass(frozen=True)
@@ -26,11 +25,19 @@ class File:
 
 
 RUN_FILES = (
-    File(CONFIG, "The whole experiment: env, algorithm, system, engine, limits, seed. Written before the first step."),
+    File(
+        CONFIG,
+        "The whole experiment: env, algorithm, system, engine, limits, seed. Written before the first step.",
+    ),
     File(METRICS, "Metrics: one JSON object per line, one line per second and one per evaluation."),
-    File(SUMMARY, "State of the run in one object. Written at the start, after each evaluation and at the end."),
+    File(
+        SUMMARY, "State of the run in one object. Written at the start, after each evaluation and at the end."
+    ),
     File("curve.png", "Learning curve. Written at the end; needs matplotlib."),
-    File(f"{CHECKPOINTS}/*/manifest.json", "Description of a checkpoint: counters, files, sizes, SHA-256 hashes."),
+    File(
+        f"{CHECKPOINTS}/*/manifest.json",
+        "Description of a checkpoint: counters, files, sizes, SHA-256 hashes.",
+    ),
     File(f"{CHECKPOINTS}/*/*.safetensors", "Tensors of a checkpoint. The newest two checkpoints are kept."),
     File(f"{VIDEOS}/*", "Videos recorded by `troop play`.", rare=True),
     File("*tfevents*", "TensorBoard events; needs tensorboard."),
@@ -59,7 +66,7 @@ def page() -> str:
     lines += [f"## Fields of {SUMMARY}\n", table(fields, _fields(Summary))]
     lines += [
         f"## Fields of {CONFIG}\n",
-        f"Nested objects have a field `kind` with the name of their config class; see [Flags](flags.md).\n",
+        "Nested objects have a field `kind` with the name of their config class; see [Flags](flags.md).\n",
         table(fields, _fields(Experiment)),
     ]
     lines += ["## Counters of a checkpoint's manifest\n", table(fields, _fields(Counters))]

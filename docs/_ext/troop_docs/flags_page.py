@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from troop import algorithms, engines, envs, systems
 from troop_docs.config_fields import ConfigField, config_fields
 from troop_docs.markdown import code, table
 from troop_docs.recipe_builds import short_flags
-
-from troop import algorithms, engines, envs, systems
 
 SECTIONS: dict[str, tuple[str, tuple[type, ...]]] = {
     "env": ("Environments", (envs.EnvPool, envs.Gymnasium, envs.Toy)),

@@ -57,7 +57,9 @@ _FASTTD3: dict[str, Value] = {
     "algorithm.weight-decay": Value(0.1),
     "algorithm.policy-noise": Value(0.001),
     "algorithm.noise-clip": Value(0.5),
-    "algorithm.std-min": Value(0.001, "the published curves used 0.05: the flag did not reach the actor then"),
+    "algorithm.std-min": Value(
+        0.001, "the published curves used 0.05: the flag did not reach the actor then"
+    ),
     "algorithm.std-max": Value(0.4, "the published curves used 0.8"),
     "algorithm.compile": Value(True, reason=OFF_BY_DEFAULT),
     "algorithm.amp": Value(True, reason=OFF_BY_DEFAULT),
@@ -242,9 +244,7 @@ _PQL_NOISE = {
     "algorithm.std-max": Value(0.8),
     "algorithm.clip-actions": Value(True),
 }
-_DDPG_N = {
-    flag: value for flag, value in (_PQL | _PQL_NOISE).items() if not flag.startswith("system.")
-} | {
+_DDPG_N = {flag: value for flag, value in (_PQL | _PQL_NOISE).items() if not flag.startswith("system.")} | {
     "algorithm.atoms": Value(0, "scalar critics"),
     "algorithm.policy-delay": Value(1, "8 critic and 8 actor updates per vector step"),
     "system.schedule.batch-size": Value(8192),
@@ -387,7 +387,10 @@ PAPERS: dict[str, Paper] = {
     "c51": Paper(f"Bellemare et al. 2017; {_DQN_ZOO}", "Pong-v5", "cpu", _C51),
     "rainbow": Paper(f"Hessel et al. 2018, table 1; {_DQN_ZOO}", "Pong-v5", "cpu", _RAINBOW),
     "apex-dqn": Paper(
-        "Horgan et al. 2018, Ape-X (arXiv 1803.00933), section 4.1 and appendix C", "Pong-v5", "cpu", _APEX_DQN
+        "Horgan et al. 2018, Ape-X (arXiv 1803.00933), section 4.1 and appendix C",
+        "Pong-v5",
+        "cpu",
+        _APEX_DQN,
     ),
     "apex-dpg": Paper(
         "Horgan et al. 2018, Ape-X (arXiv 1803.00933), section 4.2 and appendix D", None, CUDA, _APEX_DPG
@@ -427,6 +430,6 @@ PAPERS: dict[str, Paper] = {
 
 NO_PAPER = {  # recipe: where its values come from
     "fasttd3-cpu": "FastTD3 with values found by measurement on two cores",
-    "dqn-cpu": "DQN, Double DQN, dueling nets, three-step returns and prioritized replay, with values found by "
-    "measurement on two cores",
+    "dqn-cpu": "DQN, Double DQN, dueling nets, three-step returns and prioritized replay, with values found "
+    "by measurement on two cores",
 }

@@ -12,7 +12,18 @@ from troop.experiment import Experiment
 from troop.recipes import RECIPES, RecipeArgs
 
 PARTS = ("env", "algorithm", "system", "evaluation", "engine")
-TOP_LEVEL = ("seed", "minutes", "env-steps", "target", "run", "deterministic", "env", "envs", "engine", "device")
+TOP_LEVEL = (
+    "seed",
+    "minutes",
+    "env-steps",
+    "target",
+    "run",
+    "deterministic",
+    "env",
+    "envs",
+    "engine",
+    "device",
+)
 
 
 @cache
@@ -23,11 +34,7 @@ def build(recipe: str, env: str | None = None, device: str = "cpu") -> Experimen
 
 def settings(experiment: Experiment) -> dict[str, Any]:
     """Return every setting of an experiment by its full flag, without dashes in front."""
-    return {
-        name: value
-        for part in PARTS
-        for name, value in flags(getattr(experiment, part), f"{part}.")
-    }
+    return {name: value for part in PARTS for name, value in flags(getattr(experiment, part), f"{part}.")}
 
 
 def until(experiment: Experiment) -> dict[str, Any]:

@@ -1,17 +1,16 @@
-"""Reference page of recipes: each recipe's values at the paper's scale and on few cores, against the paper."""
+"""Reference page of recipes: their values at the paper's scale and on few cores, against the paper."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from troop_docs.markdown import code, table, value
-from troop_docs.paper_values import NO_PAPER, PAPERS, Paper
-from troop_docs.recipe_builds import PARTS, build, settings, until
-
 from troop.core.config import flags
 from troop.experiment import Experiment
 from troop.recipes import RECIPES
+from troop_docs.markdown import code, table, value
+from troop_docs.paper_values import NO_PAPER, PAPERS, Paper
+from troop_docs.recipe_builds import PARTS, build, settings, until
 
 HIDDEN = ("env.id", "env.settings", "env.threads", "env.slim-assets", "engine.threads")
 SPELLED = {"env.envs": "envs"}  # settings with a flag of their own
@@ -68,7 +67,9 @@ def _cells(flag: str, here: dict[str, Any], there: dict[str, Any], paper: Paper 
     if entry is None:
         return ["", large, small, ""]
     large = entry.by_cores or large
-    notes = "; ".join(text for text in (entry.note, f"differs: {entry.reason}" if entry.reason else "") if text)
+    notes = "; ".join(
+        text for text in (entry.note, f"differs: {entry.reason}" if entry.reason else "") if text
+    )
     return [value(entry.paper), large, small, notes]
 
 

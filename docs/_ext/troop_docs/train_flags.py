@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from troop_docs.markdown import code
-
 from troop.cli.train import USAGE
+from troop_docs.markdown import code
 
 OTHERS = {
     "RECIPE": "The name of a recipe; see [Recipes](recipes.md).",

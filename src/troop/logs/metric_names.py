@@ -1,0 +1,204 @@
+"""Names of all metrics that a run writes, with units and meanings; the documentation prints this table."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MetricName:
+    """A metric by name; a part in angle brackets, such as `<node>`, stands for any name."""
+
+    pattern: str
+    unit: str
+    meaning: str
+    systems: tuple[str, ...] = ()  # that write it; empty: all
+    condition: str = ""  # when it is written, if not in every run of these systems
+
+    def matches(self, name: str) -> bool:
+        """Whether this entry describes the metric `name`."""
+        literals = re.split(r"<\w+>", self.pattern)
+        return re.fullmatch(r"[\w/.-]+".join(map(re.escape, literals)), name) is not None
+
+
+_SEVERAL_HOSTS = "engines processes and ray"
+_MANY = "more than 8 nodes of one kind"
+_PQL = ("pql",)
+_APEX = ("apex",)
+
+GROUPS: dict[str, tuple[MetricName, ...]] = {
+    "Every line": (
+        MetricName("wall_s", "s", "Training time; evaluation and checkpoints are not counted."),
+        MetricName("env_steps", "steps", "Env steps of all envs since the start of the run."),
+        MetricName("updates", "updates", "Updates of the learner since the start; PQL: of the critics."),
+    ),
+    "Evaluation": (
+        MetricName("eval/return_mean", "return", "Mean return without exploration."),
+        MetricName("eval/return_std", "return", "Standard deviation over the episodes."),
+        MetricName("eval/length", "steps", "Mean length of the episodes."),
+        MetricName("eval/episodes", "episodes", "Number of episodes."),
+        MetricName("eval/unfinished", "episodes", "Episodes that reached --evaluation.max-episode-steps."),
+        MetricName(
+            "eval/human_normalized",
+            "%",
+            "Return in percent: 0 random play, 100 a human player.",
+            condition="the 57 Atari games with published scores",
+        ),
+    ),
+    "Training": (
+        MetricName(
+            "train/return",
+            "return",
+            "Mean return of training episodes that ended; they explore.",
+            condition="lines in which an episode ended",
+        ),
+        MetricName("loss/critic", "", "Loss of the critics or of the Q network."),
+        MetricName("loss/policy", "", "Loss of the policy.", condition="TD3 and SAC"),
+        MetricName("value/mean", "return", "Mean of the targets that the critics regress on."),
+        MetricName("policy/alpha", "return/nat", "SAC's temperature.", condition="SAC"),
+        MetricName("policy/entropy", "nat", "Entropy of SAC's policy.", condition="SAC"),
+    ),
+    "Counts and rates": (
+        MetricName("count/episodes", "episodes", "Training episodes that ended."),
+        MetricName("count/env_faults", "rows", "Rows with NaN or infinite values; they are not stored."),
+        MetricName("count/skipped_updates", "updates", "Updates skipped for a non-finite loss or gradient."),
+        MetricName("count/restarts", "restarts", "Hosts that were restarted."),
+        MetricName("rate/env_steps_per_s", "steps/s", "Env steps per second of training, over recent lines."),
+        MetricName("rate/updates_per_s", "updates/s", "Updates per second of training, over recent lines."),
+        MetricName("time/evaluation_s", "s", "Time spent on evaluation and checkpoints."),
+    ),
+    "Replay": (
+        MetricName("<replay>/rows", "rows", "Rows stored; `<replay>` is the name of a replay."),
+        MetricName("<replay>/capacity", "rows", "Rows that fit."),
+        MetricName(
+            "<replay>/sample_age",
+            "rows",
+            "Rows added since the rows of the last batches were added, mean.",
+            ("sync", "apex", "gorila"),
+        ),
+        MetricName(
+            "replay/sample_age_s",
+            "s",
+            "The same in seconds, at the present rate of env steps.",
+            ("sync", "apex", "gorila"),
+        ),
+        MetricName("<replay>/samples_per_insert", "", "Rows sampled per row inserted.", _APEX),
+        MetricName(
+            "<replay>/samples_per_insert_target", "", "The ratio that the limiter keeps; 0: no limit.", _APEX
+        ),
+    ),
+    "Actors and weights": (
+        MetricName("actor/explore", "", "Mean exploration value of an actor's envs.", ("apex", "pql")),
+        MetricName(
+            "policy/lag",
+            "updates",
+            "Updates by which an actor's weights were behind when it loaded newer ones.",
+            ("apex", "pql"),
+        ),
+        MetricName(
+            "policy/version", "updates", "Updates at the last publication of the policy.", ("apex", "pql")
+        ),
+        MetricName("critic/version", "updates", "Updates at the last publication of the critics.", _PQL),
+        MetricName(
+            "critic/policy_lag",
+            "updates",
+            "Policy updates by which the critic learner's copy was behind.",
+            _PQL,
+        ),
+        MetricName(
+            "policy/critic_lag",
+            "updates",
+            "Critic updates by which the actor learner's copy was behind.",
+            _PQL,
+            condition="lines in which newer critics arrived",
+        ),
+        MetricName(
+            "critic/policy_lag_max", "updates", "The largest value of critic/policy_lag so far.", _PQL
+        ),
+        MetricName(
+            "policy/critic_lag_max", "updates", "The largest value of policy/critic_lag so far.", _PQL
+        ),
+    ),
+    "Ratios of PQL": (
+        MetricName(
+            "critic/updates", "updates", "Updates of the critic learner, counted by its buffer.", _PQL
+        ),
+        MetricName("critic/steps", "vector steps", "Vector steps that its buffer received.", _PQL),
+        MetricName(
+            "critic/updates_per_step_target",
+            "",
+            "Critic updates per vector step that the limiter keeps.",
+            _PQL,
+        ),
+        MetricName("policy/updates", "updates", "Updates of the actor learner, counted by its buffer.", _PQL),
+        MetricName("policy/steps", "vector steps", "Vector steps that its buffer received.", _PQL),
+        MetricName(
+            "policy/updates_per_step_target",
+            "",
+            "Policy updates per vector step that the limiter keeps.",
+            _PQL,
+        ),
+        MetricName("ratio/beta_av", "", "Critic updates per vector step.", _PQL),
+        MetricName("ratio/beta_av_target", "", "Its target.", _PQL),
+        MetricName("ratio/beta_pv", "", "Critic updates per policy update.", _PQL),
+        MetricName("ratio/beta_pv_target", "", "Its target.", _PQL),
+    ),
+    "Parameter servers of Gorila": (
+        MetricName("<server>/applied", "gradients", "Gradients applied.", ("gorila",)),
+        MetricName(
+            "<server>/dropped_stale", "gradients", "Gradients dropped because they were too old.", ("gorila",)
+        ),
+        MetricName(
+            "<server>/dropped_outlier",
+            "gradients",
+            "Gradients dropped because their loss was an outlier.",
+            ("gorila",),
+        ),
+        MetricName("<server>/delay", "updates", "Mean age of applied gradients.", ("gorila",)),
+    ),
+    "Roles": (
+        MetricName(
+            "role/<node>/busy", "share", "Share of time in which the role works.", condition=_SEVERAL_HOSTS
+        ),
+        MetricName(
+            "role/<node>/waiting",
+            "share",
+            "Share of time in which it waits for replies.",
+            condition=_SEVERAL_HOSTS,
+        ),
+        MetricName(
+            "role/<node>/blocked",
+            "share",
+            "Share of time in which a full queue blocks it.",
+            condition=_SEVERAL_HOSTS,
+        ),
+        MetricName("role/<node>/idle", "share", "The rest of the time.", condition=_SEVERAL_HOSTS),
+        MetricName(
+            "role/<node>/steps_per_s", "steps/s", "Steps of the role per second.", condition=_SEVERAL_HOSTS
+        ),
+        MetricName(
+            "role/<node>/queue", "messages", "Messages that wait for the role.", condition=_SEVERAL_HOSTS
+        ),
+        MetricName("role/<node>/queue_bytes", "bytes", "Their size.", condition=_SEVERAL_HOSTS),
+        MetricName(
+            "bottleneck", "text", "The role that limits the speed, and why.", condition=_SEVERAL_HOSTS
+        ),
+        MetricName(
+            "roles/<kind>/<metric>",
+            "",
+            "Mean over the roles of one kind; also _min and _max.",
+            condition=_MANY,
+        ),
+        MetricName(
+            "<kind>s/<metric>", "", "Mean over replays or servers; also _min and _max.", condition=_MANY
+        ),
+    ),
+}
+
+METRICS: tuple[MetricName, ...] = tuple(metric for group in GROUPS.values() for metric in group)
+
+
+def describe(name: str) -> MetricName | None:
+    """Return the entry of a metric; None if it is not in the table."""
+    return next((metric for metric in METRICS if metric.matches(name)), None)

@@ -1,4 +1,4 @@
-"""A replay as a list: every row that ever was, and n-step returns by walking along it."""
+"""A reference replay: a list of all rows ever added, with n-step returns computed by a loop over it."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ STEP, TERMINATE, TRUNCATE, CLOSE = range(4)
 
 @dataclass
 class Row:
-    """One row; `number` is told by its observation, so that a sampled one can be found again."""
+    """One row; its observation contains `number`, so that a sampled row can be identified."""
 
     number: int
     reward: float
@@ -21,7 +21,7 @@ class Row:
 
 
 class History:
-    """All rows of some streams, in order, and how many of them a ring of `length` still holds."""
+    """All rows of some streams, in order; a ring holds the newest `length` of each."""
 
     def __init__(self, streams, length):
         self.rows = [[] for _ in range(streams)]
@@ -35,8 +35,8 @@ class History:
         size = ReplaySize(length or self.length, warmup)
         return UniformReplay(self.spec(), experience or NStep(), size, seed)
 
-    def piece(self, streams, kinds):
-        """Append a row of the given kind to each of the streams; the same as Rows for a replay."""
+    def rollout(self, streams, kinds):
+        """Append a row of the given kind to each of the streams; return the rows as a Rollout."""
         for stream, kind in zip(streams, kinds, strict=True):
             number = len(self.rows[stream])
             reward = 0.0 if kind == CLOSE else ((number * 7 + stream * 3) % 11) - 4.0
@@ -56,24 +56,24 @@ class History:
         )
 
     @staticmethod
-    def obs(places):
-        x = torch.tensor([[[s, number, number % 5] for s, number in places]], dtype=torch.float32)
+    def obs(rows):
+        x = torch.tensor([[[s, number, number % 5] for s, number in rows]], dtype=torch.float32)
         return {"obs": x, "privileged": x[..., 1:2] * 10 + 1}
 
     def end_streams(self):
-        """A forced reset: the newest row is only an observation from now on."""
+        """Turn the newest row of each stream into a closing row, as a forced reset does."""
         for rows in self.rows:
             if rows:
                 rows[-1] = Row(rows[-1].number, 0.0, CLOSE)
 
     def starts(self, stream, n):
-        """The rows from which an n-step window may be drawn: held, no closing row, successor written."""
+        """Return the rows at which an n-step window may start: stored, not closing, n rows follow."""
         rows = self.rows[stream]
-        held = range(max(0, len(rows) - self.length), len(rows) - n)
-        return {i for i in held if rows[i].kind != CLOSE}
+        stored = range(max(0, len(rows) - self.length), len(rows) - n)
+        return {i for i in stored if rows[i].kind != CLOSE}
 
-    def walk(self, stream, start, experience):
-        """(reward, discount, number of the successor) by walking from `start`."""
+    def n_step_return(self, stream, start, experience):
+        """Return (reward, discount, number of the successor) of the window that starts at row `start`."""
         rows, total, steps = self.rows[stream], 0.0, 0
         final = {TERMINATE} if experience.bootstrap_on_truncation else {TERMINATE, TRUNCATE}
         while steps < experience.n and rows[start + steps].kind != CLOSE:
@@ -87,20 +87,22 @@ class History:
         return total, experience.gamma**steps, start + steps
 
     def check(self, batch, experience, scale=1.0):
-        """Every transition of the batch against the walk."""
+        """Compare every transition of the batch with the reference."""
         obs, next_obs = (
             torch.cat((x["obs"], x["privileged"]), -1).tolist() for x in (batch.obs, batch.next_obs)
         )
-        answers = zip(
+        transitions = zip(
             obs, batch.action.tolist(), batch.reward.tolist(), batch.discount.tolist(), next_obs, strict=True
         )
-        for before, action, reward, discount, after in answers:
+        for before, action, reward, discount, after in transitions:
             stream, start = int(before[0]), int(before[1])
-            assert start in self.starts(stream, experience.n), f"row {start} of stream {stream} is no start"
-            total, power, successor = self.walk(stream, start, experience)
+            assert start in self.starts(stream, experience.n), (
+                f"row {start} of stream {stream} starts no window"
+            )
+            total, power, successor = self.n_step_return(stream, start, experience)
             assert abs(reward - total / scale) < 1e-4
             assert abs(discount - power) < 1e-6
             assert action == [start + 0.5, -stream]
             assert before == [stream, start, start % 5, start * 10 + 1]
-            if power:  # after the world's end nobody looks at the successor
+            if power:  # the successor of a termination is not used
                 assert after == [stream, successor, successor % 5, successor * 10 + 1]

@@ -1,70 +1,124 @@
-"""Several replays drawn from as one: shares, weights and priorities."""
+"""Several replays sampled as one: shares, importance weights and priorities."""
+
+import dataclasses
 
 import numpy as np
 import torch
 from history import STEP, History
 
 from troop.core.batch import NStep
+from troop.core.remote import RemoteCallable
 from troop.replay.limiter import Limiter
 from troop.replay.prioritized import PrioritizedReplay, PriorityConfig
 from troop.replay.sharded import Shard, ShardedReplay
 from troop.replay.uniform import ReplaySize
 
 
-def shard(priorities, alpha=1.0, beta=0.5, warmup=1):
-    """A replay of one stream whose rows have these priorities."""
+def make_shard(priorities, alpha=1.0, beta=0.5, warmup=1):
+    """Return a shard of one stream whose rows have these priorities."""
     history = History(1, 64)
-    how = PriorityConfig(alpha=alpha, beta=beta, beta_end=beta, eps=1e-9)
-    store = PrioritizedReplay(history.spec(), NStep(1), ReplaySize(64, 1), 0, priority=how)
-    made = Shard(store, Limiter(0.0, warmup, 8))
-    for priority in [*priorities, 0.0]:  # the last row's window is not complete
-        piece = history.piece([0], [STEP])
-        made.add(
-            type(piece)(
-                **{k: getattr(piece, k) for k in piece.__slots__[:7]}, priority=torch.tensor([[priority]])
-            )
-        )
-    return made
+    config = PriorityConfig(alpha=alpha, beta=beta, beta_end=beta, eps=1e-9)
+    replay = PrioritizedReplay(history.spec(), NStep(1), ReplaySize(64, 1), 0, priority=config)
+    shard = Shard(replay, Limiter(0.0, warmup, 8))
+    for priority in [*priorities, 0.0]:  # the window of the last row is not complete
+        rollout = history.rollout([0], [STEP])
+        shard.add(dataclasses.replace(rollout, extras={"priority": torch.tensor([[priority]])}))
+    return shard
 
 
-def test_rows_are_drawn_in_proportion_to_the_mass_of_all():
-    shards = ShardedReplay([shard([1.0] * 30), shard([3.0] * 10 + [6.0] * 10)], 1, 0)
+class RemoteShard:
+    """A shard on another host; replies arrive when the test delivers them."""
+
+    def __init__(self, shard):
+        self.shard, self.requests = shard, []
+        self.sample_part, self.reprioritize = RemoteSamplePart(self), shard.reprioritize
+
+    def deliver(self):
+        """Handle all requests, as the peer does when it receives them."""
+        for reply in self.requests:
+            reply.handle()
+        self.requests = []
+
+
+class RemoteSamplePart(RemoteCallable):
+    def __init__(self, remote):
+        self.remote, self.rows = remote, []
+
+    def call_async(self, rows):
+        self.rows.append(rows)
+        reply = PartReply(self.remote.shard, rows)
+        self.remote.requests.append(reply)
+        return reply
+
+
+class PartReply:
+    def __init__(self, shard, rows):
+        self.handle = lambda: setattr(self, "reply", [shard.sample_part(rows)])
+        self.reply = []
+
+    def ready(self):
+        return bool(self.reply)
+
+    def result(self):
+        return self.reply[0]
+
+
+def test_rows_are_sampled_in_proportion_to_the_total_priority_of_each_shard():
+    replay = ShardedReplay([make_shard([1.0] * 30), make_shard([3.0] * 10 + [6.0] * 10)], 1, 0)
     counts = np.zeros(2)
-    shards.sample(64)  # learns the masses
+    replay.sample(64)  # the first batch reports the total priorities
     for _ in range(400):
-        batch = shards.sample(64)
-        counts += [int((batch.index % 2 == place).sum()) for place in range(2)]
+        batch = replay.sample(64)
+        counts += [int((batch.index % 2 == shard).sum()) for shard in range(2)]
     assert np.allclose(counts / counts.sum(), [30 / 120, 90 / 120], atol=0.005)
 
 
-def test_weights_are_those_of_one_replay():
-    shards = ShardedReplay([shard([1.0] * 30), shard([3.0] * 10 + [6.0] * 10)], 1, 0)
-    shards.sample(64)
-    batch = shards.sample(200)
-    place, number = batch.index % 2, batch.index // 2
-    priority = torch.where(place == 0, 1.0, torch.where(number < 10, 3.0, 6.0))
+def test_importance_weights_are_those_of_a_single_replay():
+    replay = ShardedReplay([make_shard([1.0] * 30), make_shard([3.0] * 10 + [6.0] * 10)], 1, 0)
+    replay.sample(64)
+    batch = replay.sample(200)
+    shard, row = batch.index % 2, batch.index // 2
+    priority = torch.where(shard == 0, 1.0, torch.where(row < 10, 3.0, 6.0))
     assert torch.allclose(batch.weight, priority**-0.5, atol=1e-5) and batch.weight.max() == 1.0
 
 
-def test_priorities_go_to_the_shard_they_belong_to():
-    parts = [shard([1.0] * 30), shard([1.0] * 20)]
-    shards = ShardedReplay(parts, 1, 0)
-    batch = shards.sample(300)
-    shards.reprioritize(batch.index, torch.where(batch.index % 2 == 0, 5.0, 7.0))
-    for place, (part, value) in enumerate(zip(parts, (5.0, 7.0), strict=True)):
-        leaves = part.store.tree.get(np.arange(64))
-        drawn = np.unique((batch.index[batch.index % 2 == place] // 2).numpy())
-        assert np.allclose(leaves[drawn], value, atol=1e-4)
-        assert set(np.flatnonzero(leaves > 1.5)) == set(drawn)
+def test_priorities_are_sent_to_the_shard_of_their_row():
+    shards = [make_shard([1.0] * 30), make_shard([1.0] * 20)]
+    replay = ShardedReplay(shards, 1, 0)
+    batch = replay.sample(300)
+    replay.reprioritize(batch.index, torch.where(batch.index % 2 == 0, 5.0, 7.0))
+    for i, (shard, value) in enumerate(zip(shards, (5.0, 7.0), strict=True)):
+        leaves = shard.replay.tree.get(np.arange(64))
+        sampled = np.unique((batch.index[batch.index % 2 == i] // 2).numpy())
+        assert np.allclose(leaves[sampled], value, atol=1e-4)
+        assert set(np.flatnonzero(leaves > 1.5)) == set(sampled)
 
 
-def test_a_shard_without_rows_is_waited_for_and_no_share_is_lost():
-    late = shard([], warmup=5)
-    first = shard([1.0] * 30)
-    shards = ShardedReplay([first, late], 1, 0)
-    assert all(shards.sample(32) is None for _ in range(5))
+def test_batch_waits_for_a_shard_without_rows_and_keeps_the_other_parts():
+    late, first = make_shard([], warmup=5), make_shard([1.0] * 30)
+    replay = ShardedReplay([first, late], 1, 0)
+    assert all(replay.sample(32) is None for _ in range(5))
     assert first.limiter.sampled == 16 and late.limiter.sampled == 0
-    for part in (shard([1.0] * 8),):
-        late.store, late.limiter.inserted = part.store, 9
-    batch = shards.sample(32)
+    late.replay, late.limiter.inserted = make_shard([1.0] * 8).replay, 9
+    batch = replay.sample(32)
     assert len(batch) == 32 and first.limiter.sampled == 16 and late.limiter.sampled == 16
+
+
+def test_remote_shards_are_requested_ahead_and_again_after_a_none_reply():
+    late = make_shard([], warmup=5)
+    remotes = [RemoteShard(make_shard([1.0] * 30)), RemoteShard(late)]
+    replay = ShardedReplay(remotes, prefetch=2, seed=0)
+    for _ in range(3):  # two batches are in flight; nothing is sent twice
+        assert replay.sample(32) is None
+        assert [len(remote.sample_part.rows) for remote in remotes] == [2, 2]
+    for remote in remotes:
+        remote.deliver()
+    assert replay.sample(32) is None
+    # Only the oldest batch is polled: the late shard replied None, so its part is requested again.
+    assert [len(remote.sample_part.rows) for remote in remotes] == [2, 3]
+    assert remotes[1].sample_part.rows[0] == remotes[1].sample_part.rows[2]
+    late.replay, late.limiter.inserted = make_shard([1.0] * 8).replay, 9
+    remotes[1].deliver()
+    assert len(replay.sample(32)) == 32 and remotes[0].shard.limiter.sampled == 32
+    assert replay.sample(32) is None  # the second batch; its late part is requested again too
+    assert [len(remote.sample_part.rows) for remote in remotes] == [3, 5]

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from fake_remote import FakeRemote
 
 from troop.algorithms.dqn import DQNConfig
 from troop.core.algorithm import UpdateResult
@@ -14,19 +15,19 @@ from troop.roles.weights import Weights
 SPEC = EnvSpec("x", {"obs": Field((3,))}, Discrete(2), 1)
 
 
-class Source:
-    """Gives numbered batches, now and then none; remembers the priorities told."""
+class FakeSource:
+    """Returns numbered batches, and None at every third call; records the priorities sent to it."""
 
     def __init__(self, reward=1.0):
-        self.given, self.told, self.reward = 0, [], reward
+        self.calls, self.priorities, self.reward = 0, [], reward
 
     def sample(self, rows):
-        self.given += 1
-        if self.given % 3 == 0:
+        self.calls += 1
+        if self.calls % 3 == 0:
             return None
-        torch.manual_seed(self.given)
+        torch.manual_seed(self.calls)
         obs = {"obs": torch.randn(rows, 3)}
-        index = torch.arange(rows) + 1000 * self.given
+        index = torch.arange(rows) + 1000 * self.calls
         discount = torch.full((rows,), 0.9)
         return Transition(
             obs, torch.zeros(rows, dtype=torch.int64), torch.full((rows,), self.reward), discount, obs,
@@ -34,128 +35,149 @@ class Source:
         )  # fmt: skip
 
     def reprioritize(self, index, priority):
-        self.told.append((index, priority))
+        self.priorities.append((index, priority))
 
 
-def learner(source, **pace):
+def make_learner(source, **config):
     torch.manual_seed(0)
     algorithm = DQNConfig(hidden=(8,), optimizer="adam").algorithm(SPEC)
     weights = Weights()
-    return Learner(algorithm, source, weights, LearnerConfig(**({"batch_size": 4} | pace))), weights
+    return Learner(algorithm, source, weights, LearnerConfig(**({"batch_size": 4} | config))), weights
 
 
-def test_a_step_is_an_update_if_there_is_a_batch():
-    made, _ = learner(Source())
-    said = [made.step() for _ in range(9)]
-    assert [s is None for s in said] == [False, False, True] * 3
-    assert all(s["count/updates"] == 1 and "loss/critic" in s for s in said if s)
-    assert made.updates == made.algorithm.updates == 6
+def test_step_makes_one_update_if_there_is_a_batch():
+    learner, _ = make_learner(FakeSource())
+    metrics = [learner.step() for _ in range(9)]
+    assert [m is None for m in metrics] == [False, False, True] * 3
+    assert all(m["count/updates"] == 1 and "loss/critic" in m for m in metrics if m)
+    assert learner.updates == learner.algorithm.updates == 6
 
 
-def test_the_first_policy_goes_out_at_once_and_then_every_so_many_updates():
-    made, weights = learner(Source(), publish_every=4)
+def test_learner_publishes_the_initial_policy_immediately_and_then_every_few_updates():
+    learner, weights = make_learner(FakeSource(), publish_every=4)
     versions = []
     for _ in range(18):
-        made.step()
+        learner.step()
         versions.append(weights.version)
-    assert sorted(set(versions)) == [0, 4, 8, 12] and made.updates == 12
-    assert made.gauges() == {"policy/version": 12}
-    for name, x in made.algorithm.policy.state_dict().items():
+    assert sorted(set(versions)) == [0, 4, 8, 12] and learner.updates == 12
+    assert learner.gauges() == {"policy/version": 12}
+    for name, x in learner.algorithm.policy.state_dict().items():
         assert torch.equal(x, weights.weights[name])
 
 
 @pytest.mark.parametrize("every", [1, 3])
-def test_priorities_go_back_in_order_and_once(every):
-    source = Source()
-    made, _ = learner(source, priority_update_every=every)
+def test_priorities_are_sent_once_and_in_order(every):
+    source = FakeSource()
+    learner, _ = make_learner(source, priority_update_every=every)
     for _ in range(9):
-        made.step()
-    assert [len(index) for index, _ in source.told] == [4 * every] * (6 // every)
-    told = torch.cat([index for index, _ in source.told])
-    assert told.tolist() == [1000 * b + i for b in (1, 2, 4, 5, 7, 8) for i in range(4)]
+        learner.step()
+    assert [len(index) for index, _ in source.priorities] == [4 * every] * (6 // every)
+    indices = torch.cat([index for index, _ in source.priorities])
+    assert indices.tolist() == [1000 * b + i for b in (1, 2, 4, 5, 7, 8) for i in range(4)]
 
 
-def test_ten_losses_in_a_row_that_are_no_number_end_it():
-    made, _ = learner(Source(math.nan))
-    with pytest.raises(TrainingFault, match="10 updates in a row"):
+def test_ten_consecutive_nan_losses_stop_training():
+    learner, _ = make_learner(FakeSource(math.nan))
+    with pytest.raises(TrainingFault, match="10 consecutive updates"):
         for _ in range(30):
-            made.step()
+            learner.step()
 
 
-def test_it_goes_on_from_its_state():
-    made, _ = learner(Source())
+def test_restored_learner_continues_and_publishes_after_a_restart():
+    learner, _ = make_learner(FakeSource())
     for _ in range(6):
-        made.step()
-    state = made.state_dict()
-    other, weights = learner(Source(), batch_size=4)
+        learner.step()
+    state = learner.state_dict()
+    other, weights = make_learner(FakeSource(), batch_size=4)
     other.load_state_dict(state)
     assert other.updates == 4 and other.latest(3)[0] == 4 and other.latest(4) is None
-    other.on_restart()  # after a death its policy is told at once
+    other.on_restart()  # publishes at the next step
     other.step()
     assert weights.version >= 4
 
 
-class HalfOf:
-    """A half that counts, and says what it followed at each update."""
+class FakePartialLearner:
+    """Records the weight of its peer module at each update."""
 
     def __init__(self):
         self.module, self.peer_module = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
-        self.consecutive_skips, self.seen = torch.zeros(()), []
+        self.consecutive_skips, self.peer_values = torch.zeros(()), []
 
     def update(self, batch):
-        self.seen.append(float(self.peer_module.weight.detach()))
+        self.peer_values.append(float(self.peer_module.weight.detach()))
         return UpdateResult({"loss/critic": torch.zeros(())})
 
     def state_dict(self):
-        return {"seen": list(self.seen)}
+        return {"peer_values": list(self.peer_values)}
 
     def load_state_dict(self, state):
-        self.seen = list(state["seen"])
+        self.peer_values = list(state["peer_values"])
 
 
-def said(weights, updates):
-    net = torch.nn.Linear(1, 1)
-    torch.nn.init.constant_(net.weight, updates)
-    weights.publish(updates, net.state_dict())
+def publish(weights, updates):
+    module = torch.nn.Linear(1, 1)
+    torch.nn.init.constant_(module.weight, updates)
+    weights.publish(updates, module.state_dict())
 
 
-def half_learner(counts=True):
+def make_critic_learner(counts_updates=True):
     policies, critics = Weights(), Weights("critic")
-    follow = PeerWeights(policies, "critic", "policy", counts)
-    return (
-        Learner(HalfOf(), Source(), critics, LearnerConfig(4, publish_every=2), follow=follow),
-        policies,
-        critics,
-    )
+    peer = PeerWeights(policies, "critic", "policy", counts_updates)
+    config = LearnerConfig(4, publish_every=2)
+    return Learner(FakePartialLearner(), FakeSource(), critics, config, peer=peer), policies, critics
 
 
-def test_a_half_publishes_but_draws_nothing_until_it_has_the_others_first_net():
-    made, policies, critics = half_learner()
-    assert [made.step() for _ in range(5)] == [None] * 5
-    assert made.source.given == 0 and critics.version == 0 and made.algorithm.seen == []
-    said(policies, 0)
-    assert made.step()["count/updates"] == 1
+def test_partial_learner_publishes_but_does_not_sample_before_the_first_peer_weights():
+    learner, policies, critics = make_critic_learner()
+    assert [learner.step() for _ in range(5)] == [None] * 5
+    assert learner.source.calls == 0 and critics.version == 0 and learner.algorithm.peer_values == []
+    publish(policies, 0)
+    assert learner.step()["count/updates"] == 1
 
 
-def test_a_half_learns_with_the_newest_net_of_the_other_and_tells_how_old_the_last_was():
-    made, policies, _ = half_learner(counts=False)
-    told = []
+def test_partial_learner_updates_with_the_newest_peer_weights_and_reports_the_lag():
+    learner, policies, _ = make_critic_learner(counts_updates=False)
+    metrics = []
     for version in (0, 5, 10, 30):
-        said(policies, version)
-        told += [made.step(), made.step(), made.step()]  # every third finds no batch
-    assert made.algorithm.seen == [0, 0, 5, 5, 10, 10, 30, 30]
-    told = [step for step in told if step is not None]
-    assert all(step["count/critic_updates"] == 1 and "count/updates" not in step for step in told)
-    assert [step.get("critic/policy_lag") for step in told] == [None, None, 5, None, 5, None, 20, None]
-    assert made.gauges() == {"critic/version": 8, "critic/policy_lag_max": 20}
-    assert made.of == "critic"
+        publish(policies, version)
+        metrics += [learner.step(), learner.step(), learner.step()]  # every third has no batch
+    assert learner.algorithm.peer_values == [0, 0, 5, 5, 10, 10, 30, 30]
+    metrics = [m for m in metrics if m is not None]
+    assert all(m["count/critic_updates"] == 1 and "count/updates" not in m for m in metrics)
+    assert [m.get("critic/policy_lag") for m in metrics] == [None, None, 5, None, 5, None, 20, None]
+    assert learner.gauges() == {"critic/version": 8, "critic/policy_lag_max": 20}
+    assert learner.module_name == "critic"
 
 
-def test_a_half_remembers_whom_it_followed():
-    made, policies, _ = half_learner()
-    said(policies, 7)
-    made.step()
-    other, _, _ = half_learner()
-    other.load_state_dict(made.state_dict())
-    assert other.other.version == 7 and other.updates == 1
-    assert other.step()["count/updates"] == 1  # the net it had came with its state
+def test_partial_learner_restores_the_version_of_the_peer_weights():
+    learner, policies, _ = make_critic_learner()
+    publish(policies, 7)
+    learner.step()
+    other, _, _ = make_critic_learner()
+    other.load_state_dict(learner.state_dict())
+    assert other.state_dict()["counts"]["peer_version"] == 7 and other.updates == 1
+    assert other.step()["count/updates"] == 1  # the algorithm's state includes its peer module
+
+
+class RemoteSource(FakeSource):
+    """A source on another host."""
+
+    def __init__(self):
+        super().__init__()
+        self.sample = FakeRemote(super().sample)
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_remote_batches_are_prefetched_and_a_new_request_follows_each_reply(prefetch):
+    source = RemoteSource()
+    learner, _ = make_learner(source, prefetch=prefetch)
+    for _ in range(3):
+        assert learner.step() is None and source.sample.requests == [(4,)] * prefetch
+    steps = []
+    for replies in range(1, 7):
+        source.sample.deliver()
+        steps.append(learner.step() is not None)
+        assert len(source.sample.requests) == prefetch + replies  # also after a None reply
+    assert steps == [True, True, False] * 2 and learner.updates == 4
+    indices = torch.cat([index for index, _ in source.priorities])
+    assert indices.tolist() == [1000 * b + i for b in (1, 2, 4, 5) for i in range(4)]

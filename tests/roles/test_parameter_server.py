@@ -1,4 +1,4 @@
-"""Servers and the optimizer that steps at them, by hand and against slow code."""
+"""Parameter servers and their optimizer, against manual calculations and plain torch optimizers."""
 
 import copy
 import math
@@ -31,51 +31,51 @@ def dqn(peers, **changes):
     return DQNConfig(**({"hidden": (8,), "target_period": 13} | changes)).algorithm(SPEC, peers)
 
 
-def weights(learner):
+def policy_vector(learner):
     return torch.cat([p.detach().flatten() for p in learner.policy.parameters()])
 
 
-def test_adagrad_by_hand():
+def test_adagrad_equals_a_manual_calculation():
     server = ParameterServer(AdaGradConfig(lr=0.1, eps=1e-3, initial_accumulator_value=0.5))
     x, squares = [1.0, -2.0, 0.5], [0.5] * 3
     server.register(0, torch.tensor(x))
     g = torch.Generator().manual_seed(0)
     for step in range(50):
         gradient = torch.randn(3, generator=g)
-        got = server.push_pull(0, gradient, step)
-        for i, each in enumerate(gradient.tolist()):
-            squares[i] += each**2
-            x[i] -= 0.1 * each / (math.sqrt(squares[i]) + 1e-3)
-        assert got.version == step + 1
-        assert torch.allclose(got.parameters, torch.tensor(x), atol=1e-5)
+        newest = server.push_pull(0, gradient, step)
+        for i, g_i in enumerate(gradient.tolist()):
+            squares[i] += g_i**2
+            x[i] -= 0.1 * g_i / (math.sqrt(squares[i]) + 1e-3)
+        assert newest.version == step + 1
+        assert torch.allclose(newest.parameters, torch.tensor(x), atol=1e-5)
 
 
-@pytest.mark.parametrize("most", [0, 3, None])
-def test_gradients_of_parameters_too_old_are_dropped(most):
-    server = ParameterServer(AdaGradConfig(lr=0.1, max_staleness=most))
+@pytest.mark.parametrize("max_staleness", [0, 3, None])
+def test_stale_gradients_are_dropped(max_staleness):
+    server = ParameterServer(AdaGradConfig(lr=0.1, max_staleness=max_staleness))
     server.register(0, torch.zeros(2))
     for step in range(10):
         server.push_pull(0, torch.ones(2), step)
     for delay in range(8):
         before = server.slices[0].version
         server.push_pull(0, torch.ones(2), before - delay)
-        assert server.slices[0].version - before == (most is None or delay <= most)
+        assert server.slices[0].version - before == (max_staleness is None or delay <= max_staleness)
     counts = server.counts
     assert counts["applied"] + counts["dropped_stale"] == 18
-    assert counts["dropped_stale"] == {0: 7, 3: 4, None: 0}[most]
+    assert counts["dropped_stale"] == {0: 7, 3: 4, None: 0}[max_staleness]
 
 
-def test_gradients_of_the_future_are_of_parameters_that_are_gone():
+def test_gradient_of_a_newer_version_than_the_restored_server_is_dropped():
     server = ParameterServer(AdaGradConfig())
     server.register(0, torch.zeros(2))
     assert server.push_pull(0, torch.ones(2), 5).version == 0 and server.counts["dropped_stale"] == 1
 
 
-def test_a_server_with_nothing_says_so():
+def test_push_pull_returns_none_before_registration():
     assert ParameterServer(AdaGradConfig()).push_pull(0, torch.ones(2), 0) is None
 
 
-def test_state_round_trips():
+def test_restored_server_continues_equal():
     server, other = ParameterServer(AdaGradConfig(lr=0.1)), ParameterServer(AdaGradConfig(lr=0.1))
     server.register(0, torch.zeros(2))
     server.register(1, torch.ones(3))
@@ -89,15 +89,15 @@ def test_state_round_trips():
 
 
 class Adagrad(torch.optim.Adagrad):
-    """Torch's, deaf to the flag that only its fused optimizers know."""
+    """torch.optim.Adagrad, which does not support `found_inf` of the fused optimizers."""
 
     def step(self, closure=None):
         self.found_inf = None
         return super().step()
 
 
-class Plain(NoPeers):
-    """A learner on its own that descends by torch's AdaGrad."""
+class AdagradPeers(NoPeers):
+    """A single learner with torch's AdaGrad."""
 
     def optimizer(self, parameters, make):
         return Adagrad(parameters, lr=0.02, eps=1e-8)
@@ -105,132 +105,130 @@ class Plain(NoPeers):
 
 @pytest.mark.parametrize("shards", [1, 4])
 @pytest.mark.parametrize("changes", [{}, {"tau": 0.05}, {"double": True, "n_step": 3, "max_grad_norm": 1.0}])
-def test_one_learner_at_its_servers_is_plain_dqn_with_adagrad(shards, changes):
+def test_one_learner_with_servers_equals_dqn_with_adagrad(shards, changes):
     servers = [ParameterServer(AdaGradConfig(lr=0.02, eps=1e-8, max_staleness=0)) for _ in range(shards)]
-    alone, shared = dqn(Plain(), **changes), dqn(ServerPeers(servers, NONE), **changes)
+    single, shared = dqn(AdagradPeers(), **changes), dqn(ServerPeers(servers, NONE), **changes)
     for step in range(1000):
-        one, two = alone.update(batch(step)), shared.update(batch(step))
+        one, two = single.update(batch(step)), shared.update(batch(step))
         if step % 100 == 0:
             assert float(one.metrics["loss/critic"]) == pytest.approx(
                 float(two.metrics["loss/critic"]), abs=1e-5
             )
-    assert torch.allclose(weights(alone), weights(shared), atol=1e-5)
+    assert torch.allclose(policy_vector(single), policy_vector(shared), atol=1e-5)
     assert torch.allclose(
-        *(nn.utils.parameters_to_vector(x.target_q.parameters()) for x in (alone, shared)), atol=1e-5
+        *(nn.utils.parameters_to_vector(x.target_q.parameters()) for x in (single, shared)), atol=1e-5
     )
     assert all(
         server.counts == {"applied": 1000, "dropped_stale": 0, "dropped_outlier": 0} for server in servers
     )
 
 
-def test_shards_change_nothing():
-    ends = []
+def test_number_of_servers_does_not_change_the_result():
+    results = []
     for shards in (1, 4):
         servers = [ParameterServer(AdaGradConfig(lr=0.02)) for _ in range(shards)]
         learners = [dqn(ServerPeers(servers, NONE)) for _ in range(3)]
         for step in range(200):
             learners[step % 3].update(batch(step))
-        ends.append([weights(learner) for learner in learners])
-    assert all(torch.equal(one, two) for one, two in zip(*ends, strict=True))
+        results.append([policy_vector(learner) for learner in learners])
+    assert all(torch.equal(one, two) for one, two in zip(*results, strict=True))
 
 
-def test_all_targets_turn_at_the_same_count_of_the_server():
+def test_all_target_networks_are_updated_at_the_same_version():
     server = ParameterServer(AdaGradConfig(lr=0.02))
     learners = [dqn(ServerPeers([server], NONE)) for _ in range(3)]
-    turned = {i: [] for i in range(3)}
+    target_updates = {i: [] for i in range(3)}
     for step in range(200):
-        which = step % 3
-        before = nn.utils.parameters_to_vector(learners[which].target_q.parameters()).clone()
-        learners[which].update(batch(step))
-        after = nn.utils.parameters_to_vector(learners[which].target_q.parameters())
+        i = step % 3
+        before = nn.utils.parameters_to_vector(learners[i].target_q.parameters()).clone()
+        learners[i].update(batch(step))
+        after = nn.utils.parameters_to_vector(learners[i].target_q.parameters())
         if not torch.equal(before, after):
-            turned[which].append(server.slices[0].version)
-    for counts in turned.values():
-        on_time = [count for count in counts if count > 3]  # entering, one takes over what is there
-        assert [count // 13 for count in on_time] == list(range(1, 1 + len(on_time))) and len(on_time) == 15
-        assert all(count % 13 < 3 for count in on_time)
+            target_updates[i].append(server.slices[0].version)
+    for versions in target_updates.values():
+        periodic = [version for version in versions if version > 3]  # others are copies at registration
+        assert [version // 13 for version in periodic] == list(range(1, 16))
+        assert all(version % 13 < 3 for version in periodic)
 
 
-def test_whoever_enters_later_takes_what_is_there_and_sends_nothing_of_its_own_start():
+def test_learner_that_registers_later_loads_the_parameters_and_sends_no_gradient_of_its_own():
     server = ParameterServer(AdaGradConfig(lr=0.02))
     first, late = dqn(ServerPeers([server], NONE)), dqn(ServerPeers([server], NONE))
     with torch.no_grad():
-        late.descent.whole.add_(1.0)
+        late.optimizer.flat.add_(1.0)
     for step in range(20):
         first.update(batch(step))
     late.update(batch(99))
-    assert server.counts["applied"] == 20 and torch.equal(weights(first), weights(late))
-    assert torch.equal(nn.utils.parameters_to_vector(late.target_q.parameters()), weights(late))
+    assert server.counts["applied"] == 20 and torch.equal(policy_vector(first), policy_vector(late))
+    assert torch.equal(nn.utils.parameters_to_vector(late.target_q.parameters()), policy_vector(late))
 
 
-def test_a_learner_back_from_an_old_checkpoint_is_told_and_a_server_without_one_begins_with_a_learners():
+def test_restored_learner_loads_newer_parameters_and_empty_server_loads_the_learners():
     server = ParameterServer(AdaGradConfig(lr=0.02, max_staleness=3))
-    made = dqn(ServerPeers([server], NONE))
+    learner = dqn(ServerPeers([server], NONE))
     for step in range(5):
-        made.update(batch(step))
-    state = copy.deepcopy(made.state_dict())
+        learner.update(batch(step))
+    state = copy.deepcopy(learner.state_dict())
     for step in range(10):
-        made.update(batch(step))
-    back = dqn(ServerPeers([server], NONE))
-    back.load_state_dict(state)
-    back.update(batch(0))
+        learner.update(batch(step))
+    restored = dqn(ServerPeers([server], NONE))
+    restored.load_state_dict(state)
+    restored.update(batch(0))
     assert server.counts == {"applied": 15, "dropped_stale": 1, "dropped_outlier": 0}
-    assert torch.equal(weights(back), weights(made))
-    back.update(batch(0))
+    assert torch.equal(policy_vector(restored), policy_vector(learner))
+    restored.update(batch(0))
     assert server.counts["applied"] == 16
-    server.slices.clear()  # restarted, and nothing was saved
-    last = weights(back)
-    back.update(batch(1))
+    server.slices.clear()  # restarted without a checkpoint
+    last = policy_vector(restored)
+    restored.update(batch(1))
     assert torch.equal(server.slices[0].parameters, last) and server.slices[0].version == 0
-    back.update(batch(2))
+    restored.update(batch(2))
     assert server.slices[0].version == 1
 
 
-def test_losses_far_from_the_ordinary_are_refused_by_hand():
-    judge, g = (
-        OutlierFilter(OutlierConfig(max_deviations=4.0, decay=0.99, min_losses=100)),
-        torch.Generator().manual_seed(0),
-    )
-    ordinary = (1 + 0.1 * torch.randn(400, generator=g)).tolist()
-    assert not judge.refuses(50.0)  # too early to judge
-    judge = OutlierFilter(OutlierConfig(max_deviations=4.0, decay=0.99, min_losses=100))
-    refused = [judge.refuses(x) for x in ordinary]
-    assert sum(refused) <= 2
-    _, mean, variance = judge.state.tolist()
+def test_losses_far_above_the_running_mean_are_outliers():
+    config = OutlierConfig(max_deviations=4.0, decay=0.99, min_losses=100)
+    assert not OutlierFilter(config).is_outlier(50.0)  # fewer than min_losses
+    outliers = OutlierFilter(config)
+    losses = (1 + 0.1 * torch.randn(400, generator=torch.Generator().manual_seed(0))).tolist()
+    assert sum(outliers.is_outlier(x) for x in losses) <= 2
+    _, mean, variance = outliers.state.tolist()
     assert mean == pytest.approx(1.0, abs=0.05) and math.sqrt(variance) == pytest.approx(0.1, rel=0.3)
-    assert judge.refuses(2.0) and judge.refuses(100.0) and not judge.refuses(1.3)
-    call_async = [judge.refuses(3.0) for _ in range(400)]  # the level rises for good
-    assert call_async[0] and not any(call_async[-100:])
+    assert outliers.is_outlier(2.0) and outliers.is_outlier(100.0) and not outliers.is_outlier(1.3)
+    raised = [outliers.is_outlier(3.0) for _ in range(400)]  # the loss stays higher
+    assert raised[0] and not any(raised[-100:])
 
 
-def test_outliers_are_counted_at_the_server_and_not_applied():
+def test_outliers_are_counted_by_the_server_and_not_applied():
     server = ParameterServer(AdaGradConfig(lr=0.001))
-    made = dqn(ServerPeers([server], OutlierConfig(min_losses=100)))
+    learner = dqn(ServerPeers([server], OutlierConfig(min_losses=100)))
     for step in range(150):
-        made.update(batch(step))
-    sent, before = sum(server.counts.values()), weights(made)
-    made.update(batch(1000, scale=100.0))
-    assert sum(server.counts.values()) == sent + 1 and torch.equal(weights(made), before)
+        learner.update(batch(step))
+    sent, before = sum(server.counts.values()), policy_vector(learner)
+    learner.update(batch(1000, scale=100.0))
+    assert sum(server.counts.values()) == sent + 1 and torch.equal(policy_vector(learner), before)
     assert server.counts["dropped_outlier"] >= 1
     assert server.gauges()["server/applied"] == server.counts["applied"]
 
 
-def test_a_loss_that_is_no_number_is_not_sent():
+def test_gradient_of_a_nan_loss_is_not_sent():
     server = ParameterServer(AdaGradConfig())
-    made = dqn(ServerPeers([server], OutlierConfig()))
-    made.update(batch(0))
-    outcome = made.update(batch(1, scale=math.nan))
-    assert float(outcome.metrics["count/skipped_updates"]) == 1 and server.counts["applied"] == 1
+    learner = dqn(ServerPeers([server], OutlierConfig()))
+    learner.update(batch(0))
+    result = learner.update(batch(1, scale=math.nan))
+    assert float(result.metrics["count/skipped_updates"]) == 1 and server.counts["applied"] == 1
     assert torch.isfinite(server.slices[0].parameters).all()
 
 
 @pytest.mark.parametrize("delay", [0, 10, 50])
-def test_adagrad_stands_old_gradients_on_a_bowl(delay):
+def test_adagrad_converges_on_a_quadratic_with_stale_gradients(delay):
     server = ParameterServer(AdaGradConfig(lr=0.5))
-    seen = [server.register(0, torch.full((4,), 5.0)).parameters.clone()]
+    iterates = [server.register(0, torch.full((4,), 5.0)).parameters.clone()]
     for _ in range(600):
-        old = seen[max(0, len(seen) - 1 - delay)]
-        seen.append(
-            server.push_pull(0, old * torch.tensor([1.0, 2.0, 5.0, 10.0]), len(seen) - 1).parameters.clone()
+        old = iterates[max(0, len(iterates) - 1 - delay)]
+        iterates.append(
+            server.push_pull(
+                0, old * torch.tensor([1.0, 2.0, 5.0, 10.0]), len(iterates) - 1
+            ).parameters.clone()
         )
-    assert seen[-1].abs().max() < 1.0
+    assert iterates[-1].abs().max() < 1.0

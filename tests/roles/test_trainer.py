@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from parts import trainer
+from small_trainer import make_trainer
 
 from troop.core.errors import TrainingFault
 from troop.envs import Toy
@@ -10,101 +10,101 @@ from troop.envs import Toy
 ENV = Toy("PointMass", 4, limit=10)
 
 
-def weights(made):
-    return torch.cat([p.detach().flatten() for p in made.algorithm.policy.parameters()]).clone()
+def weights(trainer):
+    return torch.cat([p.detach().flatten() for p in trainer.algorithm.policy.parameters()]).clone()
 
 
 @pytest.mark.parametrize("updates, delay", [(1, 1), (2, 1), (1, 2), (2, 2), (4, 2), (8, 4), (3, 2), (8, 2)])
 @pytest.mark.parametrize("rounds", [7, 12])
-def test_the_policy_is_updated_once_per_delay_critic_updates_across_steps(updates, delay, rounds):
-    made = trainer(ENV, updates, policy_delay=delay)
-    for _ in range(4):  # warming up: four rows an env, five are wanted
-        assert "count/updates" not in made.step()
-    before = weights(made)
-    counted = sum(made.step()["count/updates"] for _ in range(rounds))
-    assert counted == made.algorithm.critic_learner.updates == made.version == rounds * updates
-    assert made.algorithm.critic_learner.descent.steps == rounds * updates
-    assert made.algorithm.actor_learner.descent.steps == rounds * updates // delay
-    assert not torch.equal(before, weights(made))
+def test_policy_is_updated_every_policy_delay_critic_updates_across_steps(updates, delay, rounds):
+    trainer = make_trainer(ENV, updates, policy_delay=delay)
+    for _ in range(4):  # the warm-up needs five rows per env
+        assert "count/updates" not in trainer.step()
+    before = weights(trainer)
+    updates_made = sum(trainer.step()["count/updates"] for _ in range(rounds))
+    assert updates_made == trainer.algorithm.critic_learner.updates == trainer.version == rounds * updates
+    assert trainer.algorithm.critic_learner.optimizer.steps == rounds * updates
+    assert trainer.algorithm.actor_learner.optimizer.steps == rounds * updates // delay
+    assert not torch.equal(before, weights(trainer))
 
 
-def test_overlap_makes_the_same_updates_one_round_later():
-    # Learning while the simulator steps misses the newest row, so warming up takes one round more.
+def test_overlap_makes_the_same_updates_one_step_later():
+    # Updates trainer while the simulator steps do not have its rows, so the warm-up takes one step more.
     counts = {}
     for overlap in (False, True):
-        made = trainer(ENV, updates=3, overlap=overlap)
-        counts[overlap] = [made.step().get("count/updates", 0) for _ in range(12)]
+        trainer = make_trainer(ENV, updates=3, overlap=overlap)
+        counts[overlap] = [trainer.step().get("count/updates", 0) for _ in range(12)]
     assert counts[False] == [0] * 4 + [3] * 8
     assert counts[True] == [0] * 5 + [3] * 7
 
 
-def test_overlap_does_not_change_what_is_stored():
-    frozen = [trainer(ENV, updates=0, overlap=overlap) for overlap in (False, True)]
-    for made in frozen:
+def test_overlap_does_not_change_the_stored_rows():
+    trainers = [make_trainer(ENV, updates=0, overlap=overlap) for overlap in (False, True)]
+    for trainer in trainers:
         torch.manual_seed(3)
         for _ in range(15):
-            made.step()
-    assert torch.equal(*(made.store.streams.rows for made in frozen))
+            trainer.step()
+    assert torch.equal(*(trainer.replay.storage.rows for trainer in trainers))
 
 
-def test_without_updates_weights_stay():
-    made = trainer(ENV, updates=0)
-    before = weights(made)
+def test_weights_do_not_change_without_updates():
+    trainer = make_trainer(ENV, updates=0)
+    before = weights(trainer)
     for _ in range(10):
-        assert "count/updates" not in made.step()
-    assert torch.equal(before, weights(made)) and made.version == 0
+        assert "count/updates" not in trainer.step()
+    assert torch.equal(before, weights(trainer)) and trainer.version == 0
 
 
-def test_env_steps_are_those_that_were_acted():
-    same, call_async = (
-        trainer(Toy("Clock", 4, limit=3, autoreset=style)) for style in ("same_step", "next_step")
+def test_rows_that_only_reset_an_env_are_not_env_steps():
+    same_step, next_step = (
+        make_trainer(Toy("Clock", 4, limit=3, autoreset=mode)) for mode in ("same_step", "next_step")
     )
-    counts = [[made.step()["count/env_steps"] for _ in range(8)] for made in (same, call_async)]
-    assert counts == [[4] * 8, [4, 4, 4, 0, 4, 4, 4, 0]]  # the row that only resets is no step
+    counts = [[x.step()["count/env_steps"] for _ in range(8)] for x in (same_step, next_step)]
+    assert counts == [[4] * 8, [4, 4, 4, 0, 4, 4, 4, 0]]
 
 
-@pytest.mark.parametrize("sound, stopped", [(0, 10), (3, 20)])  # every tenth update it is looked at
-def test_ten_losses_in_a_row_that_are_nan_stop_training_with_finite_weights(sound, stopped):
-    made = trainer(ENV, updates=1)
-    for _ in range(4 + sound):
-        made.step()
-    with pytest.raises(TrainingFault, match=r"updates in a row had a NaN or infinite loss"):
+@pytest.mark.parametrize("finite, stopped_at", [(0, 10), (3, 20)])  # checked every tenth update
+def test_ten_consecutive_nan_losses_stop_training_with_finite_weights(finite, stopped_at):
+    trainer = make_trainer(ENV, updates=1)
+    for _ in range(4 + finite):
+        trainer.step()
+    with pytest.raises(TrainingFault, match=r"consecutive updates had a NaN or infinite loss"):
         for _ in range(30):
-            made.store.streams.reward.fill_(math.nan)
-            made.step()
-    assert made.version == stopped
-    critic = torch.cat([p.detach().flatten() for p in made.algorithm.critic.parameters()])
-    assert torch.isfinite(critic).all() and torch.isfinite(weights(made)).all()
+            trainer.replay.storage.reward.fill_(math.nan)
+            trainer.step()
+    assert trainer.version == stopped_at
+    critic = torch.cat([p.detach().flatten() for p in trainer.algorithm.critic.parameters()])
+    assert torch.isfinite(critic).all() and torch.isfinite(weights(trainer)).all()
 
 
-def test_nine_bad_losses_are_forgiven():
-    made = trainer(ENV, updates=1)
+def test_nine_consecutive_nan_losses_do_not_stop_training():
+    trainer = make_trainer(ENV, updates=1)
     for _ in range(5):
-        made.step()
-    kept = made.store.streams.reward.clone()
+        trainer.step()
+    rewards = trainer.replay.storage.reward.clone()
     for _ in range(9):
-        made.store.streams.reward.fill_(math.nan)
-        assert made.step()["count/skipped_updates"] == 1
-    made.store.streams.reward.copy_(kept)
-    assert made.step()["count/skipped_updates"] == 0 and made.algorithm.consecutive_skips == 0
+        trainer.replay.storage.reward.fill_(math.nan)
+        assert trainer.step()["count/skipped_updates"] == 1
+    trainer.replay.storage.reward.copy_(rewards)
+    assert trainer.step()["count/skipped_updates"] == 0 and trainer.algorithm.consecutive_skips == 0
     for _ in range(20):
-        made.step()
+        trainer.step()
 
 
-def test_the_newest_policy_is_given_once():
-    made = trainer(ENV)
-    assert made.latest(-1)[0] == 0 and made.latest(0) is None
+def test_latest_returns_only_newer_policies():
+    trainer = make_trainer(ENV)
+    assert trainer.latest(-1)[0] == 0 and trainer.latest(0) is None
     for _ in range(6):
-        made.step()
-    version, state = made.latest(0)
-    assert version == 4 and set(state) == set(made.algorithm.policy.state_dict())
+        trainer.step()
+    version, state = trainer.latest(0)
+    assert version == 4 and set(state) == set(trainer.algorithm.policy.state_dict())
 
 
-def test_exploration_reaches_the_stored_actions():
-    made = trainer(Toy("Clock", 64, limit=50), updates=0, std_min=0.2, std_max=0.3, actor_init=1e-6)
+def test_stored_actions_contain_the_exploration_noise():
+    trainer = make_trainer(Toy("Clock", 64, limit=50), updates=0, std_min=0.2, std_max=0.3, actor_init=1e-6)
     for _ in range(40):
-        made.step()
-    action = made.store.streams.fields(torch.arange(64 * 200))["action"].view(64, 200)[:, :40]
-    spread = action.square().mean(1).sqrt()  # per env; the policy itself says nearly 0
+        trainer.step()
+    action = trainer.replay.storage.fields(torch.arange(64 * 200))["action"].view(64, 200)[:, :40]
+    spread = action.square().mean(1).sqrt()  # per env; the policy's own action is nearly 0
     assert 0.23 < spread.mean() < 0.27
     assert spread.min() > 0.1 and spread.max() < 0.45

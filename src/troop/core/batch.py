@@ -1,17 +1,26 @@
-"""C2 Batch: `reward + discount * V(next_obs)` is the whole Bellman target; no algorithm sees a done flag."""
+"""Batches: what recorders send (`Rollout`) and what algorithms learn from (`Transition`).
+
+`reward + discount * V(next_obs)` is the complete Bellman target: algorithms do not see termination flags.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TypeVar
 
+import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from troop.core.env import Obs
+
+Batch = TypeVar("Batch", "Transition", "Rollout")
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """[B] rows; `reward` is the discounted sum of k steps, `discount` gamma^k, or 0 if the world ended."""
+    """[B] rows; `reward` is the discounted sum of k rewards, `discount` is gamma^k, or 0 if terminated."""
 
     obs: Obs
     action: Tensor
@@ -19,54 +28,72 @@ class Transition:
     discount: Tensor
     next_obs: Obs
     weight: Tensor | None = None  # importance weight; None means ones
-    index: Tensor | None = None  # place in the replay; None if nobody will reprioritize
+    index: Tensor | None = None  # row ids for `Source.reprioritize`, on the host; None without priorities
 
     def __len__(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return int(self.reward.shape[0])
+
+    def to(self, device: torch.device | str) -> Transition:
+        """Return the batch on `device`, itself if both are the CPU; `index` stays on the host."""
+        return _move(self, torch.device(device), host_field="index")
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A piece of experience as it happened: time-ordered rows [T, B] of B env streams.
+    """Consecutive time steps of B env streams: time-ordered rows [T, B].
 
-    Where `closing` is set the row is no transition: it only carries the observation on which the
-    previous row of its stream ended (a final observation, or the last one before a forced reset).
+    Where `closing` is set the row is not a transition: it only holds the observation on which the previous
+    row of its stream ended (a final observation, or the last one before a forced reset).
     """
 
-    streams: Tensor  # [B] int64, which env streams these columns belong to
+    streams: Tensor  # [B] int64 on the host: the stream of each column
     obs: Obs  # [T, B, ...]
     action: Tensor  # [T, B, ...]
     reward: Tensor  # [T, B]
     terminated: Tensor  # [T, B] bool
     truncated: Tensor  # [T, B] bool
     closing: Tensor  # [T, B] bool
-    priority: Tensor | None = None  # [T, B] initial priority of each row; None: the store's own choice
+    extras: dict[str, Tensor] = field(default_factory=dict)
+    """Further values of each row, [T, B, ...]. "priority" is its initial priority; the replay chooses one
+    for rollouts without it."""
+
+    def to(self, device: torch.device | str) -> Rollout:
+        """Return the rollout on `device`, itself if both are the CPU; `streams` stay on the host."""
+        return _move(self, torch.device(device), host_field="streams")
 
     def cpu(self) -> Rollout:
-        """The same on the host; itself if that is where it is."""
-        if self.reward.is_cpu:
-            return self
-        plain = ("action", "reward", "terminated", "truncated", "closing")
-        moved = {name: getattr(self, name).cpu() for name in plain}
-        priority = None if self.priority is None else self.priority.cpu()
-        obs = {name: x.cpu() for name, x in self.obs.items()}
-        return Rollout(self.streams, obs, **moved, priority=priority)
+        """Return the rollout on the host, itself if it is there."""
+        return self.to("cpu")
+
+
+def _move(batch: Batch, device: torch.device, host_field: str) -> Batch:
+    """Return `batch` with the tensors of all fields but `host_field` on `device`."""
+    on_host = device.type == "cpu"
+    if on_host and batch.reward.is_cpu:
+        return batch
+    names = [f.name for f in dataclasses.fields(batch) if f.name != host_field]
+    moved = pytree.tree_map_only(
+        Tensor,
+        lambda x: x.to(device, non_blocking=not on_host),  # a copy to the host must be complete when used
+        {name: getattr(batch, name) for name in names},
+    )
+    return dataclasses.replace(batch, **moved)
 
 
 @dataclass(frozen=True)
 class NStep:
-    """An algorithm wants Transitions over `n` steps, discounted by `gamma`."""
+    """Batch specification: transitions over `n` steps, discounted by `gamma`."""
 
     n: int = 1
     gamma: float = 0.99
-    bootstrap_on_truncation: bool = True  # False: a time limit counts as the world's end
-    scale_rewards_to: float | None = None  # divide rewards so that returns stay within this
+    bootstrap_on_truncation: bool = True  # False: a time limit counts as a termination
+    scale_rewards_to: float | None = None  # divide rewards so that discounted returns stay within this
 
 
 @dataclass(frozen=True)
 class TrajectorySpec:
-    """An algorithm wants Trajectories of `length` steps, discounted by `gamma`."""
+    """Batch specification: trajectories of `length` steps, discounted by `gamma`."""
 
     length: int
     gamma: float = 0.99

@@ -1,4 +1,7 @@
-"""C4 Flow: `add` never loses what it took, `sample` gives a batch or None and never blocks."""
+"""Contracts of the data path: rollouts go into a `Sink`, batches come out of a `Source`, weights go back.
+
+`Sink.add` never drops a row. `Source.sample` returns a batch or None and never blocks.
+"""
 
 from __future__ import annotations
 
@@ -12,94 +15,94 @@ from troop.core.env import Step
 
 
 class Sink(Protocol):
-    """Takes experience."""
+    """Receives rollouts."""
 
-    def add(self, piece: Rollout) -> None:
-        """Keep every row of the piece, but not the piece: its memory may be another's."""
+    def add(self, rollout: Rollout) -> None:
+        """Copy all rows of the rollout; its memory may be reused after the call."""
         ...
 
 
 class Source(Protocol):
-    """Gives batches."""
+    """Returns batches."""
 
     def sample(self, rows: int) -> Transition | None:
-        """A batch of exactly `rows` rows, or None while there is not enough to draw from."""
+        """Return a batch of exactly `rows` rows, or None while none may be sampled."""
         ...
 
     def reprioritize(self, index: Tensor, priority: Tensor) -> None:
-        """Rows that `sample` gave as `index` matter this much now; those gone meanwhile are passed over."""
+        """Set the priorities of the rows with these ids, from `Transition.index`; skip overwritten rows."""
         ...
 
 
 class ReplayBuffer(Sink, Source, Protocol):
-    """A Sink and Source in one place that can be saved."""
+    """A Sink and Source of the same rows that can be saved."""
 
     def __len__(self) -> int:
-        """Rows held."""
+        """Number of rows stored."""
         ...
 
     @property
     def capacity(self) -> int:
-        """Rows it can hold."""
+        """Maximum number of rows."""
         ...
 
     @property
     def sample_age(self) -> float:
-        """Rows that came since those of a batch did, on average."""
+        """Mean age of the rows of a batch: the number of rows added since each was."""
         ...
 
     def end_streams(self, streams: Tensor | None = None) -> None:
-        """The envs of these streams (None: all) were reset without a word: no window may reach across."""
+        """End the episodes of these streams (None: all) after a forced reset: no n-step window crosses it."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """All rows and the random state."""
+        """Return all rows and the state of the random generators."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> int:
-        """Take back what `state_dict` gave; returns rows that had to be dropped."""
+        """Restore the result of `state_dict`; return the number of rows that did not fit."""
         ...
 
 
 class RateLimitedSink(Sink, Protocol):
-    """A Sink that says when it has enough, fed by actors that come and go."""
+    """A Sink that applies back-pressure to its actors, which may be restarted at any time."""
 
     def wants_data(self) -> Literal[True] | None:
-        """True while rows are welcome, else None: the one answer for which nobody is woken."""
+        """Return True while rows are accepted, else None, which does not wake an idle caller's host."""
         ...
 
     def end_streams(self, streams: Tensor | None = None) -> None:
-        """What these streams bring next does not continue what they brought last."""
+        """The next rows of these streams (None: all) do not continue their last ones."""
         ...
 
 
 class WeightSink(Protocol):
-    """Where a learner leaves its policy."""
+    """Receives the weights that a learner publishes."""
 
     def publish(self, updates: int, weights: dict[str, Tensor]) -> None:
-        """The policy after this many updates; it takes the place of the last."""
+        """Replace the current weights by those after `updates` updates."""
         ...
 
 
 class WeightSource(Protocol):
-    """Where the newest policy can be had."""
+    """Returns the newest weights."""
 
     def latest(self, after: int) -> tuple[int, dict[str, Tensor]] | None:
-        """Version and weights, or None if nothing is newer than version `after`."""
+        """Return version and weights, or None if the current version is `after`."""
         ...
 
 
 class Recorder(Protocol):
-    """Turns acting and answers into pieces of experience."""
+    """Builds rollouts from the actions of a policy and the steps of an env."""
 
-    def on_action(self, obs: dict[str, Tensor], acted: PolicyOutput) -> None:
-        """The policy acted on these rows."""
+    def on_action(self, obs: dict[str, Tensor], output: PolicyOutput) -> None:
+        """Record that the policy returned `output` for `obs`."""
         ...
 
     def on_step(self, step: Step) -> list[Rollout]:
-        """The env answered; finished pieces."""
+        """Record the result of the action; return the rollouts completed by it."""
         ...
 
     def flush(self, obs: dict[str, Tensor]) -> list[Rollout]:
-        """The envs are about to be reset by force while at `obs`: whatever closes their streams."""
+        """Return the rollouts that end all streams at `obs`, before a forced reset of the envs."""
         ...

@@ -1,4 +1,4 @@
-"""Where copies of a learner meet: gradients in the optimizer, statistics in the mean, time in the turns."""
+"""What copies of a learner share: optimizer steps, statistics and the count of updates."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ class Peers(Protocol):
     """The other copies of this learner."""
 
     def optimizer(self, parameters: list[nn.Parameter], make: MakeOptimizer) -> Optimizer:
-        """The optimizer of `parameters`, whose steps all copies share."""
+        """Return an optimizer of `parameters` whose steps all copies share."""
         ...
 
     def mean(self, x: Tensor) -> Tensor:
-        """`x` averaged over all copies."""
+        """Return `x` averaged over all copies."""
         ...
 
     def period_elapsed(self, updates: int, period: int) -> bool:
-        """Whether one more `period` of updates is over, of which this copy has made `updates`."""
+        """Return whether another `period` of updates is complete; this copy has made `updates`."""
         ...
 
 
 class NoPeers:
-    """A learner on its own."""
+    """A single learner."""
 
     def optimizer(self, parameters: list[nn.Parameter], make: MakeOptimizer) -> Optimizer:
-        """Just the optimizer."""
+        """Return `make(parameters)`."""
         return make(parameters)
 
     def mean(self, x: Tensor) -> Tensor:
-        """Just `x`."""
+        """Return `x`."""
         return x
 
     def period_elapsed(self, updates: int, period: int) -> bool:
-        """By its own count."""
+        """Return whether `updates` is a multiple of `period`."""
         return updates % period == 0
 
 

@@ -1,4 +1,7 @@
-"""C6 Program: nodes in order; a node may hold only earlier nodes, so waiting can never go in a circle."""
+"""Program: the roles of a run and their references, as data that an engine builds and runs.
+
+A node may reference only earlier nodes, so calls cannot wait for each other in a cycle.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,24 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
+NodeKind = Literal["acting", "training", "storing", "learning", "serving", "evaluating"]
+"""What a node does with experience; a `training` node acts and learns in turn."""
 
 
 @dataclass(frozen=True)
 class Ref:
-    """Stands for a node until the engine puts the object, or a stub of it, in its place."""
+    """Reference to a node, which the engine replaces by the role or by a stub of it."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Build:
-    """A call that is made where the node lives."""
+    """A call that is made on the host of the node."""
 
     make: Callable[..., Any]
     args: tuple[Any, ...]
@@ -31,7 +36,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Schedule:
-    """When an engine lets a node step: after this many env steps or, without them, training seconds."""
+    """Period of a scheduled node: this many env steps or, without them, seconds of training."""
 
     env_steps: int | None = None
     seconds: float = 15.0
@@ -39,73 +44,101 @@ class Schedule:
 
 @dataclass
 class Node:
-    """One role, not built yet."""
+    """One role and how to build it."""
 
     name: str
     build: Build
-    schedule: Schedule | None = None  # None: every round
+    schedule: Schedule | None = None  # None: steps in every round
     host: str = ""  # nodes of one host share a thread; "": a host of its own
-    threads: int | None = None  # CPU threads its host should have; None: the engine decides
+    threads: int | None = None  # CPU threads of its host; None: the engine decides
+
+    @property
+    def kind(self) -> NodeKind:
+        """`kind` of the role's class; without one, from its schedule and its methods."""
+        if self.schedule is not None:
+            return "evaluating"
+        passive: NodeKind = "storing" if hasattr(self.build.make, "sample") else "serving"
+        return cast(NodeKind, getattr(self.build.make, "kind", passive))
+
+
+@dataclass(frozen=True)
+class MetricRatio:
+    """A ratio that the system keeps or reports: the product of some metrics over the product of others."""
+
+    name: str
+    numerator: tuple[str, ...]  # names of metrics
+    denominator: tuple[str, ...]
+    unit: str  # as the panel prints it, e.g. "critic updates/step"
+    target: float | None = None  # None: no role waits for this ratio
 
 
 def build(make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Say now, build there; typed as the thing itself so that mypy checks the wiring."""
+    """Describe the call `make(*args, **kwargs)`, to be made on the node's host.
+
+    The result is typed as the result of the call, so that mypy checks the wiring.
+    """
     return cast(T, Build(make, args, kwargs))
 
 
 @dataclass
 class Program:
-    """Which roles exist and who holds whom."""
+    """The nodes of a run, in the order in which they are built."""
 
     name: str
     nodes: dict[str, Node] = field(default_factory=dict)
-    _host: str = ""  # where `add` puts nodes at the moment
+    ratios: list[MetricRatio] = field(default_factory=list)
+    _host: str = ""  # host of the nodes that `add` creates
 
     def add(self, name: str, role: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """A node; the reference returned is typed as the role and may be given to later nodes."""
+        """Add a node; return a reference, typed as the role, that may be passed to later nodes."""
         if name in self.nodes:
             raise ValueError(f"two nodes are named {name!r}")
         node = Node(name, Build(role, args, kwargs), host=self._host)
         for ref in references(node.build):
             if ref.name not in self.nodes:
-                raise ValueError(f"{name!r} holds {ref.name!r}, which is not an earlier node")
+                raise ValueError(f"{name!r} references {ref.name!r}, which is not an earlier node")
         self.nodes[name] = node
         return cast(T, Ref(name))
 
-    def schedule(self, name: str, when: Schedule) -> None:
-        """Let the node step on a schedule, its time counted apart (evaluation)."""
-        self.nodes[name].schedule = when
+    def schedule(self, name: str, schedule: Schedule) -> None:
+        """Let the node step on a schedule; its time is not counted as training time (evaluation)."""
+        self.nodes[name].schedule = schedule
 
-    def place(self, name: str, threads: int) -> None:
-        """Say how many CPU threads the node's host should have."""
+    def report_ratio(self, ratio: MetricRatio) -> None:
+        """Report the ratio as the metric `ratio/<name>` and on the panel."""
+        self.ratios.append(ratio)
+
+    def set_threads(self, name: str, threads: int) -> None:
+        """Set the number of CPU threads of the node's host."""
         self.nodes[name].threads = threads
 
     @contextmanager
     def host(self, name: str) -> Iterator[None]:
-        """Nodes added inside share one thread: they call each other plainly, nothing is copied."""
-        before, self._host = self._host, name
+        """Nodes added in this context share one thread: they call each other directly, without copies."""
+        previous, self._host = self._host, name
         try:
             yield
         finally:
-            self._host = before
+            self._host = previous
 
     def hosts(self) -> dict[str, list[Node]]:
-        """Nodes by host, callees first; ValueError if hosts would wait for each other in a circle."""
-        where = {name: node.host or name for name, node in self.nodes.items()}
-        holds: dict[str, dict[str, None]] = {host: {} for host in where.values()}  # ordered, unlike sets
+        """Return the nodes of each host, called hosts first; ValueError for a cycle of hosts."""
+        host_of = {name: node.host or name for name, node in self.nodes.items()}
+        callees: dict[str, dict[str, None]] = {host: {} for host in host_of.values()}  # ordered, unlike sets
         for name, node in self.nodes.items():
             for ref in references(node.build):
-                if where[ref.name] != where[name]:
-                    holds[where[name]][where[ref.name]] = None
+                if host_of[ref.name] != host_of[name]:
+                    callees[host_of[name]][host_of[ref.name]] = None
         try:
-            order = list(TopologicalSorter(holds).static_order())
+            order = list(TopologicalSorter(callees).static_order())
         except CycleError as error:
-            raise ValueError(f"hosts wait for each other in a circle: {' -> '.join(error.args[1])}") from None
-        return {host: [self.nodes[name] for name in where if where[name] == host] for host in order}
+            cycle = " -> ".join(error.args[1])
+            raise ValueError(f"hosts would wait for each other in a cycle: {cycle}") from None
+        return {host: [self.nodes[name] for name in host_of if host_of[name] == host] for host in order}
 
 
 def references(value: object) -> list[Ref]:
-    """All Refs inside nested builds, lists, tuples and dicts."""
+    """Return all Refs inside nested builds, lists, tuples and dicts."""
     if isinstance(value, Ref):
         return [value]
     if isinstance(value, Build):
@@ -117,22 +150,22 @@ def references(value: object) -> list[Ref]:
     return []
 
 
-def construct(value: Any, find: Callable[[str], Any]) -> Any:  # noqa: ANN401 - whatever was to be built
-    """Replace Refs by what `find` gives and carry out Builds, inside out."""
+def construct(value: Any, resolve: Callable[[str], Any]) -> Any:  # noqa: ANN401 - any type can be built
+    """Replace each Ref by `resolve(name)` and make the calls of nested Builds, innermost first."""
     if isinstance(value, Ref):
-        return find(value.name)
+        return resolve(value.name)
     if isinstance(value, Build):
-        args = [construct(item, find) for item in value.args]
-        return value.make(*args, **{key: construct(item, find) for key, item in value.kwargs.items()})
+        args = [construct(item, resolve) for item in value.args]
+        return value.make(*args, **{key: construct(item, resolve) for key, item in value.kwargs.items()})
     if isinstance(value, list):
-        return [construct(item, find) for item in value]
+        return [construct(item, resolve) for item in value]
     if type(value) is tuple:
-        return tuple(construct(item, find) for item in value)
+        return tuple(construct(item, resolve) for item in value)
     if isinstance(value, dict):
-        return {key: construct(item, find) for key, item in value.items()}
+        return {key: construct(item, resolve) for key, item in value.items()}
     return value
 
 
 def derive_seed(seed: int, name: str) -> int:
-    """A seed for the part called `name`, the same on every machine."""
+    """Return the seed of the component called `name`: the same on every machine."""
     return zlib.crc32(f"{seed}/{name}".encode()) & 0x7FFFFFFF

@@ -1,14 +1,14 @@
-"""Ways to use a peer besides calling it: ask and go on, inform, keep a question under way.
+"""Calls to peers that do not block the caller: asynchronous calls, one-way messages, prefetched replies.
 
-A peer on the same host is the object itself and all of this is a plain call. A peer elsewhere is a stub
-whose methods are `RemoteCallable`s; the engine carries them.
+A peer on the same host is the object itself, and every function of this module makes a plain call. A peer on
+another host is a stub whose methods are `RemoteCallable`s, which the engine implements.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -17,113 +17,116 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Future(Protocol[T_co]):
-    """An answer that may not be there yet."""
+    """The result of a call that may not have returned yet."""
 
     def ready(self) -> bool:
-        """Whether `result` would return at once."""
+        """Return whether `result` returns without blocking."""
         ...
 
     def result(self) -> T_co:
-        """The answer, waited for if need be."""
+        """Return the result; block until there is one."""
         ...
 
 
 class RemoteCallable:
-    """A method of a peer on another host; engines implement it."""
+    """A method of a peer on another host; implemented by the engines."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the method takes and gives
-        """Ask and wait for the answer."""
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the signature is the method's
+        """Call the method and block until its result arrives."""
         raise NotImplementedError
 
     def call_async(self, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401
-        """Ask and go on."""
+        """Send the call and return a future of its result."""
         raise NotImplementedError
 
     def send(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
-        """Inform and go on; waits while the peer's mailbox is full."""
+        """Send the call without a reply; block while the peer's queue is full."""
         raise NotImplementedError
 
 
 class Deferred(Generic[T]):
-    """The answer of a peer on this host: asked for when it is wanted, so it is never stale."""
+    """A call to a peer on the same host, made when its result is first requested, so it is never stale."""
 
-    def __init__(self, ask: Callable[[], T]) -> None:
-        self._ask = ask
-        self._answer: list[T] = []
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._result: list[T] = []  # empty before the call
 
     def ready(self) -> bool:
-        """Always: nobody has to be waited for."""
+        """Return True: there is nothing to wait for."""
         return True
 
     def result(self) -> T:
-        """The answer, as it was when first wanted."""
-        if not self._answer:
-            self._answer.append(self._ask())
-        return self._answer[0]
+        """Make the call if it has not been made, and return its result."""
+        if not self._result:
+            self._result.append(self._call())
+        return self._result[0]
 
 
 def call_async(f: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Ask `f` and go on; a peer on this host answers when the result is wanted."""
+    """Call `f` without blocking; a peer on the same host is called when the result is requested."""
     if isinstance(f, RemoteCallable):
         return cast("Future[T]", f.call_async(*args, **kwargs))
     return Deferred(lambda: f(*args, **kwargs))
 
 
 def send(f: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-    """Inform; a full mailbox makes the teller wait, which is the back-pressure."""
+    """Call `f` without a reply; blocks while a remote peer's queue is full (back-pressure)."""
     if isinstance(f, RemoteCallable):
         f.send(*args, **kwargs)
     else:
         f(*args, **kwargs)
 
 
-class Prefetch(Generic[T]):
-    """Keeps a question under way, so that its answer is there when it is wanted."""
+class Prefetch(Generic[P, T]):
+    """A queue of requests to one method of a peer, sent before their replies are needed.
 
-    def __init__(self, f: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        self._ask: Callable[[], T] = lambda: f(*args, **kwargs)
-        self._ask_later: Callable[[], Future[T]] = lambda: call_async(f, *args, **kwargs)
-        self._elsewhere = isinstance(f, RemoteCallable)
-        self._depth = 1
-        self._asked: deque[Future[T]] = deque()
+    A remote peer handles the requests while the caller continues; replies are taken in the order of the
+    requests. A peer on the same host is called by `poll`, so its reply is never stale.
+    """
 
-    def deep(self, questions: int) -> Self:
-        """Keep this many questions under way instead of one."""
-        self._depth = questions
-        return self
+    def __init__(self, method: Callable[P, T], depth: int = 1) -> None:
+        self.method, self.depth = method, depth
+        self._futures: deque[Future[T]] = deque()
 
-    def take(self) -> T | None:
-        """The oldest answer if it is there, else None; asks again for each answer taken.
+    @property
+    def in_flight(self) -> int:
+        """Number of requests whose reply has not been taken by `poll`."""
+        return len(self._futures)
 
-        A peer on this host is simply called: its answer is of this moment.
-        """
-        if not self._elsewhere:
-            return self._ask()
-        while len(self._asked) < self._depth:
-            self._asked.append(self._ask_later())
-        if not self._asked[0].ready():
-            return None
-        answer = self._asked.popleft().result()
-        self._asked.append(self._ask_later())
-        return answer
+    def request(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Send one request with these arguments."""
+        self._futures.append(call_async(self.method, *args, **kwargs))
+
+    def fill(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Send requests with these arguments until `depth` are in flight."""
+        while len(self._futures) < self.depth:
+            self.request(*args, **kwargs)
+
+    def ready(self) -> bool:
+        """Return whether the oldest request has a reply."""
+        return bool(self._futures) and self._futures[0].ready()
+
+    def poll(self) -> T | None:
+        """Take the reply of the oldest request; None if it has not arrived or nothing was requested."""
+        return self._futures.popleft().result() if self.ready() else None
 
 
 def batched(method: F) -> F:
-    """Mark a method that is row-wise in all arguments: an engine may join the rows of waiting callers."""
+    """Mark a method as row-wise in all its arguments: an engine may concatenate the rows of waiting calls."""
     method.batched = True  # type: ignore[attr-defined]
     return method
 
 
 def zero_copy(method: F) -> F:
-    """Mark a method that keeps nothing of its arguments: an engine may lend it memory instead of a copy.
+    """Mark a method that keeps no reference to its arguments: an engine may pass views of shared memory.
 
-    Nor may it change them: the next call may be lent the same tensors, with other numbers in them.
+    The method must not modify the arguments either, since later calls may receive the same memory.
     """
     method.zero_copy = True  # type: ignore[attr-defined]
     return method
 
 
 def readonly(method: F) -> F:
-    """Mark a method that changes nothing: an engine may give many callers one copy of the same answer."""
+    """Mark a method without side effects: an engine may send one encoded reply to several callers."""
     method.readonly = True  # type: ignore[attr-defined]
     return method

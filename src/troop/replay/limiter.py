@@ -1,7 +1,12 @@
-"""Limiter: how many rows may be drawn for each row that came; the only speed control of a system."""
+"""Limiter: keeps samples per insert at a target; the only rate control between actors and learners.
+
+`RateLimited` puts a replay behind a Limiter in units of rows (Ape-X, Gorila); `RatioLimited` does so in
+units of updates and vector steps (PQL).
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor
@@ -13,11 +18,11 @@ from troop.core.role import Metrics
 
 
 class Limiter:
-    """Keeps rows drawn near `ratio` x rows that came after the first `warmup`, within `tolerance` rows.
+    """Keeps rows sampled within `tolerance` of `ratio` x rows inserted after the first `warmup` rows.
 
-    Both sides are counted in rows, never in messages: what a batch or a piece holds does not matter. A
-    `ratio` of 0 lets both sides run free, as Ape-X's authors did, once the warm-up is over. With a tolerance
-    of at least half a batch the two sides can never wait for each other.
+    Both sides are counted in rows, whatever the sizes of batches and rollouts. With a `ratio` of 0 both
+    sides run freely after the warm-up, as in the Ape-X paper. With a tolerance of at least half a batch the
+    two sides cannot wait for each other at the same time.
     """
 
     def __init__(self, ratio: float, warmup: int, tolerance: float) -> None:
@@ -26,87 +31,138 @@ class Limiter:
 
     @property
     def credit(self) -> float:
-        """Rows that may still be drawn for what came; below 0 if more were drawn."""
+        """Rows that may still be sampled for the rows inserted; negative if too many were sampled."""
         return (self.inserted - self.warmup) * self.ratio - self.sampled
 
     def may_insert(self) -> bool:
-        """Whether those who bring rows may go on."""
+        """Return whether actors may insert rows."""
         return not self.ratio or self.credit <= self.tolerance
 
     def may_sample(self, rows: int) -> bool:
-        """Whether a batch of `rows` may be drawn."""
+        """Return whether a batch of `rows` may be sampled."""
         if self.inserted < self.warmup:
             return False
         return not self.ratio or self.credit + self.tolerance >= rows
 
     @property
-    def had(self) -> float:
-        """Rows drawn for each row that came after the warm-up, so far."""
+    def samples_per_insert(self) -> float:
+        """Rows sampled per row inserted after the warm-up, so far."""
         return self.sampled / max(1, self.inserted - self.warmup)
 
 
 class RateLimited:
-    """A store behind a Limiter: an Intake for actors and a Source for learners."""
+    """A replay behind a Limiter: a RateLimitedSink for actors and a Source for learners."""
 
     def __init__(
-        self, store: ReplayBuffer, limiter: Limiter, save: bool = True, name: str = "replay"
+        self, replay: ReplayBuffer, limiter: Limiter, save: bool = True, name: str = "replay"
     ) -> None:
-        self.store, self.limiter, self.save, self.name = store, limiter, save, name
+        self.replay, self.limiter, self.save, self.name = replay, limiter, save, name
         self.notes: list[str] = []
 
     def wants_data(self) -> Literal[True] | None:
-        """True while the learner keeps up."""
+        """Return True while actors may insert rows, else None."""
         return True if self.limiter.may_insert() else None
 
     @zero_copy
-    def add(self, piece: Rollout) -> None:
-        """Keep the piece, whatever the limiter says: what was taken is never lost."""
-        piece = piece.cpu()
-        self.store.add(piece)
-        self.limiter.inserted += int((~piece.closing).sum())
+    def add(self, rollout: Rollout) -> None:
+        """Add all rows whatever the limiter allows: rows that were sent are never dropped."""
+        rollout = rollout.cpu()
+        self.replay.add(rollout)
+        self.limiter.inserted += int((~rollout.closing).sum())
 
     def end_streams(self, streams: Tensor | None = None) -> None:
-        """What these streams, or all, bring next does not continue what they brought last."""
-        self.store.end_streams(streams)
+        """The next rows of these streams (None: all) do not continue their last ones."""
+        self.replay.end_streams(streams)
 
     def on_restart(self) -> None:
-        """End all streams: the senders went on while this host was down."""
+        """End all streams: actors continued while this host was down."""
         self.end_streams()
 
     def sample(self, rows: int) -> Transition | None:
-        """A batch, or None while rows are missing or the learner is ahead of the actors."""
+        """Return a batch; None while the replay has too few rows or the learner is ahead of the actors."""
         if not self.limiter.may_sample(rows):
             return None
-        batch = self.store.sample(rows)
+        batch = self.replay.sample(rows)
         self.limiter.sampled += 0 if batch is None else rows
         return batch
 
     def reprioritize(self, index: Tensor, priority: Tensor) -> None:
-        """Rows of earlier batches matter this much now."""
-        self.store.reprioritize(index, priority)
+        """Set the priorities of rows of earlier batches."""
+        self.replay.reprioritize(index, priority)
 
     def gauges(self) -> Metrics:
-        """Fill and age, and samples per insert wanted and had."""
-        read = {
-            "rows": len(self.store),
-            "capacity": self.store.capacity,
-            "age": self.store.sample_age,
-            "samples_per_insert": self.limiter.had,
-            "samples_per_insert_wanted": self.limiter.ratio,
+        """Return size, capacity, sample age, and samples per insert with their target."""
+        gauges = {
+            "rows": len(self.replay),
+            "capacity": self.replay.capacity,
+            "sample_age": self.replay.sample_age,
+            "samples_per_insert": self.limiter.samples_per_insert,
+            "samples_per_insert_target": self.limiter.ratio,
         }
-        return {f"{self.name}/{what}": value for what, value in read.items()}
+        return {f"{self.name}/{name}": value for name, value in gauges.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows, unless they are not to be saved, and both counts."""
+        """Return the replay, unless `save` is False, and the counts of the limiter."""
         if not self.save:
-            return {"replay": None, "inserted": 0, "sampled": 0}  # an empty store warms up again
+            return {"replay": None, "inserted": 0, "sampled": 0}  # an empty replay has a warm-up again
         counts = {"inserted": self.limiter.inserted, "sampled": self.limiter.sampled}
-        return {"replay": self.store.state_dict()} | counts
+        return {"replay": self.replay.state_dict()} | counts
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on; what could not be taken back is said in `notes`."""
+        """Restore the result of `state_dict`; `notes` report what could not be restored."""
         self.limiter.inserted, self.limiter.sampled = int(state["inserted"]), int(state["sampled"])
         if state["replay"] is None:
-            self.notes.append("the replay was not saved (--system.save-replay): it fills anew")
-        elif dropped := self.store.load_state_dict(state["replay"]):
-            self.notes.append(f"dropped {dropped:,} replay rows that have no place with these settings")
+            self.notes.append("the checkpoint has no replay (--system.save-replay): it starts empty")
+        elif dropped := self.replay.load_state_dict(state["replay"]):
+            self.notes.append(f"dropped {dropped:,} replay rows that do not fit these settings")
+
+
+@dataclass(frozen=True)
+class UpdateRatio:
+    """Target number of updates per vector step of one learner."""
+
+    learner: str  # its name in metrics
+    updates_per_step: float  # updates per vector step; 0: no limit
+    tolerance: float  # in vector steps; at least one update is allowed
+    batch_size: int  # rows per update
+    envs: int  # rows per vector step
+
+    def limiter(self, warmup: int) -> Limiter:
+        """Return a Limiter in rows, with a warm-up of `warmup` vector steps."""
+        tolerance = self.batch_size * max(1.0, self.tolerance * self.updates_per_step)
+        ratio = self.updates_per_step * self.batch_size / self.envs
+        return Limiter(ratio, warmup * self.envs, tolerance)
+
+
+class RatioLimited(RateLimited):
+    """A RateLimited replay next to its only learner, with metrics in updates and vector steps."""
+
+    def __init__(
+        self,
+        replay: ReplayBuffer,
+        name: str,
+        ratio: UpdateRatio,
+        warmup: int,
+        save: bool = True,
+        device: str = "cpu",
+    ) -> None:
+        super().__init__(replay, ratio.limiter(warmup), save, name)
+        self.ratio, self.device = ratio, device
+
+    def add(self, rollout: Rollout) -> None:
+        """Add all rows, on the learner's device."""
+        self.replay.add(rollout.to(self.device))
+        # Counted on the rows as received, on the host: the count does not wait for a GPU.
+        self.limiter.inserted += int((~rollout.closing).sum())
+
+    def gauges(self) -> Metrics:
+        """Return size, capacity, updates and vector steps after the warm-up, and their target ratio."""
+        steps = max(0, self.limiter.inserted - self.limiter.warmup) / self.ratio.envs
+        learner = self.ratio.learner
+        return {
+            f"{self.name}/rows": len(self.replay),
+            f"{self.name}/capacity": self.replay.capacity,
+            f"{learner}/updates": self.limiter.sampled // self.ratio.batch_size,
+            f"{learner}/steps": steps,
+            f"{learner}/updates_per_step_target": self.ratio.updates_per_step,
+        }

@@ -1,4 +1,4 @@
-"""Prioritized replay over streams: Schaul et al. 2016, "Prioritized Experience Replay", proportional."""
+"""PrioritizedReplay: Schaul et al. 2016, "Prioritized Experience Replay", proportional variant."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from troop.core.batch import NStep, Rollout, Transition
 from troop.core.config import bounded
 from troop.core.env import EnvSpec
 from troop.replay.storage.kernels import CLOSING, Array
-from troop.replay.storage.lazy_numba import compiled
+from troop.replay.storage.lazy_numba import njit_lazy
 from troop.replay.storage.sum_tree import SumTree
 from troop.replay.uniform import ReplaySize, UniformReplay
 
 
 @dataclass(frozen=True)
 class PriorityConfig:
-    """How much errors decide what is drawn: row k with probability p_k^alpha / sum, p = |error| + least."""
+    """Row i is sampled with probability p_i^alpha / sum_k p_k^alpha, where p_i = |TD error| + eps."""
 
     alpha: float = bounded(0.0, low=0, high=1)
-    """0 draws uniformly and keeps no priorities; the papers use 0.5 to 0.7."""
+    """0 samples uniformly, without priorities; the papers use 0.5 to 0.7."""
     beta: float = bounded(0.4, low=0, high=1)
-    """Exponent of the importance weights (N P)^-beta that undo the preference; 1 undoes it wholly."""
+    """Exponent of the importance weights (N P(i))^-beta; 1 corrects the sampling bias completely."""
     beta_end: float = bounded(0.4, low=0, high=1)
     beta_anneal_batches: int = bounded(0, low=0)
-    """Batches over which beta goes to beta_end in a line; 0 keeps it (Ape-X)."""
+    """Batches over which beta is annealed linearly to beta_end; 0 keeps it constant (Ape-X)."""
     eps: float = bounded(1e-6, above=0)
-    """Added to every priority, so that no row is lost."""
+    """Added to every priority, so that each row can be sampled."""
     normalize_weights_by: Literal["batch", "buffer"] = "batch"
-    """Weights are divided by the largest of the batch (Rainbow, dqn_zoo) or of the buffer (baselines, Ape-X
-    re-implementations); Schaul et al. only say the maximum."""
+    """Divide the weights by the maximum of the batch (Rainbow, dqn_zoo) or of the whole buffer (baselines,
+    Ape-X re-implementations); Schaul et al. do not specify which."""
 
 
-@compiled
-def _entering(
+@njit_lazy
+def _leaf_changes(
     stream: Array,
     before: Array,
     time: int,
@@ -45,36 +45,38 @@ def _entering(
     n: int,
     margin: int,
     flags: Array,
-    waiting: Array,
+    pending: Array,
     leaf: Array,
     value: Array,
 ) -> int:
-    """Leaves that change when `time` rows are added to each stream: (leaf, value), and how many.
+    """Write the leaves that change when `time` rows are added to each stream; return their number.
 
-    A row enters when its window is complete, n rows later, with the priority that waited for it. It leaves,
-    together with the `margin` rows after it that need it for their stacks, when it is overwritten.
+    A row gets its pending priority when its window is complete, n rows later. It gets zero when it is
+    overwritten, together with the `margin` rows after it that need it for their frame stacks.
     """
     count = 0
     for b in range(stream.shape[0]):
         base, head = stream[b] * length, before[b]
         oldest = head + time - length
-        if oldest > 0:  # overwritten, by rows whose windows are not complete yet, and those that lean on them
+        if (
+            oldest > 0
+        ):  # overwritten rows, whose new windows are not complete, and rows that need their frames
             for row in range(max(head - length, 0), oldest + margin):
                 leaf[count], value[count] = base + row % length, 0.0
                 count += 1
         for row in range(max(head - n, 0), head + time - n):
             at = base + row % length
             if row >= (oldest + margin if oldest > 0 else 0) and not flags[at] & CLOSING:
-                leaf[count], value[count] = at, waiting[at]
+                leaf[count], value[count] = at, pending[at]
                 count += 1
     return count
 
 
 class PrioritizedReplay(UniformReplay):
-    """Draws rows in proportion to their priorities, stratified; one leaf per row, zero where none can start.
+    """Samples rows in proportion to p^alpha, stratified; each slot has a leaf, zero where no window starts.
 
-    `index` of a batch numbers rows for good (row number x streams + stream), so that a priority that comes
-    back late cannot fall on the row that took the place. The tree is on the host
+    `index` of a batch holds row ids (row number in the stream * streams + stream), which are never reused:
+    a late priority cannot be assigned to the row that has overwritten its row. The tree is on the host
     whatever the device of the rows.
     """
 
@@ -90,151 +92,166 @@ class PrioritizedReplay(UniformReplay):
         super().__init__(spec, experience, size, seed, device)
         self.priority = priority or PriorityConfig(alpha=0.6)
         self.tree = SumTree(self.capacity, self.priority.normalize_weights_by == "buffer")
-        self.waiting = np.zeros(self.capacity, np.float32)  # p^alpha of rows whose window is not complete
+        self.pending = np.zeros(
+            self.capacity, np.float32
+        )  # p^alpha of rows, for when their window is complete
         self.host_flags = np.zeros(0, np.uint8) if device == "cpu" else np.zeros(self.capacity, np.uint8)
-        self.largest = self.least_drawn = 1.0
-        self.drawn = torch.zeros(0, dtype=torch.int64)  # numbers of the rows of the last batch
+        self.max_priority = 1.0  # the largest so far
+        self.min_priority = 1.0  # p^alpha of the row with weight 1 in the last batch
+        self.sampled_ids = torch.zeros(0, dtype=torch.int64)  # row ids of the last batch
         self.batches = 0
         self.random = np.random.default_rng(seed)
 
-    def _leaf(self, priority: Array | float) -> Any:  # noqa: ANN401 - an array for an array
+    def _leaf_value(self, priority: Array | float) -> Any:  # noqa: ANN401 - an array for an array
         return (priority + self.priority.eps) ** self.priority.alpha
 
     def _flags(self) -> Array:
-        return self.streams.flags.numpy() if self.streams.device.type == "cpu" else self.host_flags
+        return self.storage.flags.numpy() if self.storage.device.type == "cpu" else self.host_flags
 
-    def add(self, piece: Rollout) -> None:
-        """Append; rows enter with their own priority or with the largest there was."""
-        stream = piece.streams.numpy()
-        before, time = self.streams.heads[stream], len(piece.reward)
-        if piece.priority is not None:
-            given = piece.priority.double().cpu().numpy()
-            _refuse(given.reshape(-1), "a new row")
-            self.largest = max(self.largest, float(given.max(initial=0.0)))
-            value = self._leaf(given)
+    def add(self, rollout: Rollout) -> None:
+        """Append the rows with priority `extras["priority"]` or, without it, the largest priority so far."""
+        stream = rollout.streams.numpy()
+        before, time = self.storage.rows_written[stream], len(rollout.reward)
+        if "priority" in rollout.extras:
+            priority = rollout.extras["priority"].double().cpu().numpy()
+            _check_priorities(priority.reshape(-1))
+            self.max_priority = max(self.max_priority, float(priority.max(initial=0.0)))
+            value = self._leaf_value(priority)
         else:
-            value = np.full((time, len(stream)), self._leaf(self.largest))
-        super().add(piece)
-        length, n, margin = self.streams.length, self.experience.n, self.streams.margin
-        place = stream * length + (before + np.arange(time)[:, None]) % length
-        self.waiting[place] = value
-        if self.streams.device.type != "cpu":
-            self.host_flags[place] = piece.closing.cpu().numpy() * CLOSING
-        room = len(stream) * (2 * time + margin)
-        leaf, values = np.empty(room, np.int64), np.empty(room)
-        count = _entering(stream, before, time, length, n, margin, self._flags(), self.waiting, leaf, values)
+            value = np.full((time, len(stream)), self._leaf_value(self.max_priority))
+        super().add(rollout)
+        length, n, margin = self.storage.length, self.experience.n, self.storage.stack_margin
+        slots = stream * length + (before + np.arange(time)[:, None]) % length
+        self.pending[slots] = value
+        if self.storage.device.type != "cpu":
+            self.host_flags[slots] = rollout.closing.cpu().numpy() * CLOSING
+        max_changes = len(stream) * (2 * time + margin)
+        leaf, values = np.empty(max_changes, np.int64), np.empty(max_changes)
+        count = _leaf_changes(
+            stream, before, time, length, n, margin, self._flags(), self.pending, leaf, values
+        )
         self.tree.set(leaf[:count], values[:count])
 
     def end_streams(self, streams: Tensor | None = None) -> None:
-        """The envs were reset by force: no window may reach across, and the newest rows never enter."""
+        """End the episodes of these streams (None: all) after a forced reset: no n-step window crosses it."""
         super().end_streams(streams)
-        if self.streams.device.type != "cpu":
-            self.host_flags = self.streams.flags.cpu().numpy()
+        if self.storage.device.type != "cpu":
+            self.host_flags = self.storage.flags.cpu().numpy()
 
     def ready(self) -> bool:
-        """Whether the warm-up is over and some row can be drawn."""
+        """Return whether the warm-up is over and some row has a priority above zero."""
         return super().ready() and self.tree.total > 0
 
     def sample(self, rows: int) -> Transition | None:
-        """`rows` transitions from equal parts of the whole mass, with weights whose maximum is 1."""
+        """Return `rows` transitions, one from each of `rows` equal ranges of the total priority.
+
+        Their importance weights are at most 1. None during the warm-up.
+        """
         if not self.ready():
             return None
         total = self.tree.total
         leaf = self.tree.find((np.arange(rows) + self.random.random(rows)) * (total / rows))
-        chance = self.tree.get(leaf)
-        beta, device = self.beta, self.streams.device
-        # (N p / total)^-beta over its maximum: N and the total cancel.
-        least = chance.min() if self.priority.normalize_weights_by == "batch" else self.tree.least
-        self.least_drawn = float(least)  # for whoever puts this batch beside those of other replays
-        weight = torch.from_numpy(((chance / least) ** -beta).astype(np.float32))
+        value = self.tree.get(leaf)
+        beta, device = self.beta, self.storage.device
+        # (N p / total)^-beta divided by its maximum: N and the total cancel.
+        minimum = value.min() if self.priority.normalize_weights_by == "batch" else self.tree.minimum
+        self.min_priority = float(minimum)  # read by Shard, which merges batches of several replays
+        weight = torch.from_numpy(((value / minimum) ** -beta).astype(np.float32))
         self.batches += 1
-        place, self.drawn = torch.from_numpy(leaf), self._numbers(leaf)
-        return self.windows.transitions(place.to(device), weight.to(device), self.drawn)
+        slots, self.sampled_ids = torch.from_numpy(leaf), self._row_ids(leaf)
+        return self.sampler.transitions(slots.to(device), weight.to(device), self.sampled_ids)
 
     @property
     def sample_age(self) -> float:
-        """Rows that came since those of the last batch did, on average over it; of all streams together."""
-        if not len(self.drawn):
+        """Mean age of the rows of the last batch, in rows added to all streams since."""
+        if not len(self.sampled_ids):
             return 0.0
-        row, stream = np.divmod(self.drawn.numpy(), self.streams.streams)
-        return float((self.streams.heads[stream] - row).mean()) * self.streams.streams
+        row, stream = np.divmod(self.sampled_ids.numpy(), self.storage.num_streams)
+        return float((self.storage.rows_written[stream] - row).mean()) * self.storage.num_streams
 
     @property
     def beta(self) -> float:
-        """The exponent of the next batch's weights."""
-        how = self.priority
-        share = min(1.0, self.batches / how.beta_anneal_batches) if how.beta_anneal_batches else 0.0
-        return how.beta + share * (how.beta_end - how.beta)
+        """Exponent of the importance weights of the next batch."""
+        config = self.priority
+        if not config.beta_anneal_batches:
+            return config.beta
+        fraction = min(1.0, self.batches / config.beta_anneal_batches)
+        return config.beta + fraction * (config.beta_end - config.beta)
 
-    def _numbers(self, leaf: Array) -> Tensor:
-        stream, position = np.divmod(leaf, self.streams.length)
-        head = self.streams.heads[stream]
-        row = head - 1 - (head - 1 - position) % self.streams.length
-        return torch.from_numpy(row * self.streams.streams + stream)
+    def _row_ids(self, leaf: Array) -> Tensor:
+        stream, position = np.divmod(leaf, self.storage.length)
+        written = self.storage.rows_written[stream]
+        row = written - 1 - (written - 1 - position) % self.storage.length
+        return torch.from_numpy(row * self.storage.num_streams + stream)
 
     def reprioritize(self, index: Tensor, priority: Tensor) -> None:
-        """Rows of an earlier batch matter this much now; those overwritten meanwhile are passed over."""
-        number, given = index.cpu().numpy(), priority.double().cpu().numpy()
-        _refuse(given, "row", number)
-        row, stream = np.divmod(number, self.streams.streams)
-        length = self.streams.length
+        """Set the priorities of the rows with these ids; rows overwritten since are skipped."""
+        row_id, value = index.cpu().numpy(), priority.double().cpu().numpy()
+        _check_priorities(value, row_id)
+        row, stream = np.divmod(row_id, self.storage.num_streams)
+        length = self.storage.length
         leaf = stream * length + row % length
-        head = self.streams.heads[stream]
-        # Zero where the row went, or leans on frames that went: then it cannot be drawn any more. Rows beyond
-        # the head were drawn before this replay went back to a checkpoint.
-        here = (row >= head - length + self.streams.margin) & (row < head) & (self.tree.get(leaf) > 0)
-        self.tree.set(leaf[here], self._leaf(given)[here])
-        self.largest = max(self.largest, float(given.max(initial=0.0)))
+        written = self.storage.rows_written[stream]
+        # A leaf is zero where the row, or a frame that it needs, was overwritten. Rows not written yet were
+        # sampled before this replay was restored from a checkpoint.
+        oldest = written - length + self.storage.stack_margin
+        present = (row >= oldest) & (row < written) & (self.tree.get(leaf) > 0)
+        self.tree.set(leaf[present], self._leaf_value(value)[present])
+        self.max_priority = max(self.max_priority, float(value.max(initial=0.0)))
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows, their leaves, and what waits to become one."""
-        used = int(min(self.streams.heads.max(initial=0), self.streams.length))
-        by_stream = (self.streams.streams, self.streams.length)
+        """Return the rows, their leaves and pending priorities, and the state of the random generators."""
+        used = int(min(self.storage.rows_written.max(initial=0), self.storage.length))
+        by_stream = (self.storage.num_streams, self.storage.length)
         leaves = self.tree.get(np.arange(self.capacity)).reshape(by_stream)[:, :used]
         random = self.random.bit_generator.state
         return super().state_dict() | {
             "leaves": torch.from_numpy(leaves.copy()),
-            "waiting": torch.from_numpy(self.waiting.reshape(by_stream)[:, :used].copy()),
-            "largest": self.largest,
+            "pending": torch.from_numpy(self.pending.reshape(by_stream)[:, :used].copy()),
+            "max_priority": self.max_priority,
             "batches": self.batches,
             "random": {k: str(v) for k, v in random["state"].items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> int:
-        """Take back rows and priorities; in rings of another shape all rows enter with the largest one."""
+        """Restore rows and priorities; return the number of rows dropped.
+
+        In rings of another shape all rows get the largest priority.
+        """
         dropped = super().load_state_dict(state)
-        self.largest, self.batches = float(state["largest"]), int(state["batches"])
+        self.max_priority, self.batches = float(state["max_priority"]), int(state["batches"])
         random = {"state": {k: int(v) for k, v in state["random"].items()}}
         self.random.bit_generator.state = dict(self.random.bit_generator.state) | random
-        if self.streams.device.type != "cpu":
-            self.host_flags = self.streams.flags.cpu().numpy()
-        streams, length = self.streams.streams, self.streams.length
-        leaves, waiting = state["leaves"].numpy(), state["waiting"].numpy()
-        whole = np.zeros((streams, length))
-        self.waiting = np.full(self.capacity, self._leaf(self.largest), np.float32)
-        if len(state["streams"]["heads"]) == streams and int(state["streams"]["length"]) == length:
-            whole[:, : leaves.shape[1]] = leaves
-            self.waiting.reshape(streams, length)[:, : waiting.shape[1]] = waiting
+        if self.storage.device.type != "cpu":
+            self.host_flags = self.storage.flags.cpu().numpy()
+        streams, length = self.storage.num_streams, self.storage.length
+        saved_leaves, saved_pending = state["leaves"].numpy(), state["pending"].numpy()
+        leaves = np.zeros((streams, length))
+        self.pending = np.full(self.capacity, self._leaf_value(self.max_priority), np.float32)
+        saved = state["storage"]
+        if len(saved["rows_written"]) == streams and int(saved["length"]) == length:
+            leaves[:, : saved_leaves.shape[1]] = saved_leaves
+            self.pending.reshape(streams, length)[:, : saved_pending.shape[1]] = saved_pending
         else:
-            self._enter_all(whole)
+            self._fill_complete_windows(leaves)
         self.tree = SumTree(self.capacity, self.priority.normalize_weights_by == "buffer")
-        self.tree.set(np.arange(self.capacity), whole.reshape(-1))
+        self.tree.set(np.arange(self.capacity), leaves.reshape(-1))
         return dropped
 
-    def _enter_all(self, whole: Array) -> None:
-        """Give every complete window the priority that waits."""
-        length, n, heads = self.streams.length, self.experience.n, self.streams.heads
-        flags, waiting = self._flags().reshape(whole.shape), self.waiting.reshape(whole.shape)
-        for stream, head in enumerate(heads.tolist()):
-            first = max(head - length + self.streams.margin, 0) if head > length else 0
-            at = np.arange(first, max(head - n, first)) % length
-            whole[stream, at] = np.where(flags[stream, at] & CLOSING, 0.0, waiting[stream, at])
+    def _fill_complete_windows(self, leaves: Array) -> None:
+        """Set the leaf of every complete window to its pending priority."""
+        length, n = self.storage.length, self.experience.n
+        flags, pending = self._flags().reshape(leaves.shape), self.pending.reshape(leaves.shape)
+        for stream, written in enumerate(self.storage.rows_written.tolist()):
+            first = max(written - length + self.storage.stack_margin, 0) if written > length else 0
+            at = np.arange(first, max(written - n, first)) % length
+            leaves[stream, at] = np.where(flags[stream, at] & CLOSING, 0.0, pending[stream, at])
 
 
-def _refuse(priority: Array, what: str, number: Array | None = None) -> None:
-    """ValueError naming the first priority that is none."""
+def _check_priorities(priority: Array, row_id: Array | None = None) -> None:
+    """Raise ValueError for the first priority that is negative or not finite."""
     bad = ~(np.isfinite(priority) & (priority >= 0))
     if bad.any():
         at = int(bad.argmax())
-        which = what if number is None else f"{what} {int(number[at])}"
-        raise ValueError(f"the priority of {which} (position {at}) is {priority[at]}; it must be 0 or more")
+        row = "a new row" if row_id is None else f"row {int(row_id[at])}"
+        raise ValueError(f"the priority of {row} (position {at}) is {priority[at]}; it must be 0 or more")

@@ -1,4 +1,4 @@
-"""Reward normalisation: divide rewards so that discounted returns stay in a known range (no centring)."""
+"""RewardScale: a divisor for rewards that keeps discounted returns in a known range, without centring."""
 
 from __future__ import annotations
 
@@ -11,56 +11,55 @@ from troop.core.batch import NStep, Rollout
 
 
 class RewardScale:
-    """Follows each stream's discounted return G; `value` = max(std(G), max|G| / reach) is what to divide by.
+    """Tracks the discounted return G of each stream; the divisor is max(std(G), max|G| / `scale_rewards_to`).
 
-    One G per env and one statistic over all: the reference's per-task variant lets envs of a task
-    overwrite each other's G.
+    Each env has its own G, and all share one statistic: in the reference implementation's per-task variant
+    envs of one task overwrite each other's G.
     """
 
-    def __init__(self, experience: NStep, streams: int, device: str) -> None:
+    def __init__(self, experience: NStep, num_streams: int, device: str) -> None:
         assert experience.scale_rewards_to is not None
-        self.gamma, self.reach = experience.gamma, experience.scale_rewards_to
-        self.returns = torch.zeros(streams, device=device)
+        self.gamma, self.max_return = experience.gamma, experience.scale_rewards_to
+        self.returns = torch.zeros(num_streams, device=device)  # G of each stream
         self.mean, self.var = torch.zeros((), device=device), torch.ones((), device=device)
-        self.count, self.largest = torch.zeros((), device=device), torch.zeros((), device=device)
+        self.count, self.max_abs = torch.zeros((), device=device), torch.zeros((), device=device)
 
-    def add(self, piece: Rollout) -> None:
-        """Run the returns over new rows; closing rows are none."""
-        streams = piece.streams.to(self.returns.device)
+    def add(self, rollout: Rollout) -> None:
+        """Update the returns and statistics with new rows; closing rows do not count."""
+        streams = rollout.streams.to(self.returns.device)
         for reward, ended, closing in zip(
-            piece.reward, piece.terminated | piece.truncated, piece.closing, strict=True
+            rollout.reward, rollout.terminated | rollout.truncated, rollout.closing, strict=True
         ):
-            running = self.gamma * self.returns[streams] + reward
-            acted = ~closing
-            self._merge(running[acted])
-            self.returns[streams] = torch.where(ended | closing, 0.0, running)
+            returns = self.gamma * self.returns[streams] + reward
+            self._update_statistics(returns[~closing])
+            self.returns[streams] = torch.where(ended | closing, 0.0, returns)
 
-    def _merge(self, x: Tensor) -> None:
+    def _update_statistics(self, x: Tensor) -> None:
         if not x.numel():
             return
-        self.largest = torch.maximum(self.largest, x.abs().max())
+        self.max_abs = torch.maximum(self.max_abs, x.abs().max())
         total = self.count + x.numel()
-        share, delta = x.numel() / total, x.mean() - self.mean
-        spread = x.var(correction=0)
-        self.var = self.var * (1 - share) + spread * share + delta.square() * share * (1 - share)
-        self.mean, self.count = self.mean + delta * share, total
+        weight, delta = x.numel() / total, x.mean() - self.mean
+        var = x.var(correction=0)
+        self.var = self.var * (1 - weight) + var * weight + delta.square() * weight * (1 - weight)
+        self.mean, self.count = self.mean + delta * weight, total
 
     def end_streams(self, streams: Tensor | None = None) -> None:
-        """The episodes of these streams, or all, end here."""
+        """Set the returns of these streams (None: all) to 0."""
         self.returns[slice(None) if streams is None else streams.to(self.returns.device)] = 0.0
 
     @property
     def value(self) -> Tensor:
         """The divisor, at least 1e-8."""
-        return torch.maximum(self.var.sqrt() + 1e-8, self.largest / self.reach)
+        return torch.maximum(self.var.sqrt() + 1e-8, self.max_abs / self.max_return)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns and statistics."""
-        return {name: getattr(self, name) for name in ("returns", "mean", "var", "count", "largest")}
+        """Return returns and statistics."""
+        return {name: getattr(self, name) for name in ("returns", "mean", "var", "count", "max_abs")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back the statistics; the returns only if the streams are the same."""
-        for name in ("mean", "var", "count", "largest"):
+        """Restore the statistics, and the returns if the number of streams is the same."""
+        for name in ("mean", "var", "count", "max_abs"):
             setattr(self, name, state[name].to(self.returns.device))
         if state["returns"].shape == self.returns.shape:
             self.returns.copy_(state["returns"])

@@ -1,4 +1,4 @@
-"""Shards: several replays that are drawn from as if they were one."""
+"""ShardedReplay: several replays on different hosts, sampled as one."""
 
 from __future__ import annotations
 
@@ -11,110 +11,112 @@ import torch
 from torch import Tensor
 
 from troop.core.batch import Transition
-from troop.core.remote import Future, call_async, send
+from troop.core.remote import Prefetch, send
 from troop.replay.limiter import RateLimited
 from troop.replay.prioritized import PrioritizedReplay
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSample:
-    """A shard's share of a batch, and what is needed to put it beside those of others."""
+    """A shard's part of a batch, and what is needed to merge it with the parts of other shards."""
 
     batch: Transition
-    mass: float  # of all rows of the shard
-    least: float  # the chance that has weight 1, as mass
+    total_priority: float  # of all rows of the shard
+    min_priority: float  # priority of the row with weight 1
     beta: float
 
 
 class Shard(RateLimited):
-    """A store behind a Limiter that is one of several."""
+    """One of several rate-limited replays."""
 
-    def part(self, rows: int) -> ShardSample | None:
-        """A share of a batch, or None while there is none to be had."""
+    def sample_part(self, rows: int) -> ShardSample | None:
+        """Return `rows` rows of a batch; None while they may not be sampled."""
         batch = self.sample(rows)
         if batch is None:
             return None
-        if isinstance(self.store, PrioritizedReplay):
-            return ShardSample(batch, self.store.tree.total, self.store.least_drawn, self.store.beta)
-        return ShardSample(batch, float(len(self.store)), 1.0, 0.0)
+        if isinstance(self.replay, PrioritizedReplay):
+            replay = self.replay
+            return ShardSample(batch, replay.tree.total, replay.min_priority, replay.beta)
+        return ShardSample(batch, float(len(self.replay)), 1.0, 0.0)
 
 
 class PendingSample:
-    """A share that was asked for; asked again as long as the shard has none."""
+    """A requested part of a batch; requested again while the shard returns None."""
 
-    def __init__(self, place: int, shard: Shard, rows: int) -> None:
-        self.place, self.shard, self.rows = place, shard, rows
-        self.part: ShardSample | None = None
-        self._answer: Future[ShardSample | None] = call_async(shard.part, rows)
+    def __init__(self, shard_index: int, shard: Shard, rows: int) -> None:
+        self.shard_index, self.rows = shard_index, rows
+        self.sample: ShardSample | None = None
+        self._requests = Prefetch(shard.sample_part)
+        self._requests.request(rows)
 
-    def there(self) -> bool:
-        """Whether the share has come."""
-        if self.part is None and self._answer.ready():
-            self.part = self._answer.result()
-            if self.part is None:
-                self._answer = call_async(self.shard.part, self.rows)
-        return self.part is not None
+    def arrived(self) -> bool:
+        """Return whether the part has arrived."""
+        if self.sample is None:
+            self.sample = self._requests.poll()
+            if self.sample is None:
+                self._requests.fill(self.rows)
+        return self.sample is not None
 
 
 class ShardedReplay:
-    """A Source over shards: each gives rows in proportion to its mass, weights are those of one replay."""
+    """A Source over shards: each contributes rows in proportion to its total priority.
 
-    def __init__(self, shards: Sequence[Shard], ahead: int, seed: int) -> None:
-        self.shards, self.ahead = shards, ahead
-        self.mass = np.ones(len(shards))
+    The importance weights are those of a single replay.
+    """
+
+    def __init__(self, shards: Sequence[Shard], prefetch: int, seed: int) -> None:
+        self.shards, self.prefetch = shards, prefetch
+        self.total_priority = np.ones(len(shards))  # of each shard, as of its newest sample
         self.random = np.random.default_rng(seed)
-        self._asked: deque[list[PendingSample]] = deque()
+        self._pending: deque[list[PendingSample]] = deque()  # the parts of each requested batch
 
     def sample(self, rows: int) -> Transition | None:
-        """A batch put together from all shards, or None while a share is missing; never blocks."""
-        while len(self._asked) < self.ahead:
-            self._asked.append(self._ask(rows))
-        shares = self._asked[0]
-        if not all([asked.there() for asked in shares]):
+        """Return a batch merged from all shards; None while a part is missing. Never blocks."""
+        while len(self._pending) < self.prefetch:
+            self._pending.append(self._request(rows))
+        parts = self._pending[0]
+        if not all([part.arrived() for part in parts]):
             return None
-        self._asked.popleft()
-        for asked in shares:
-            assert asked.part is not None
-            self.mass[asked.place] = asked.part.mass
-        return self._merged(shares)
+        self._pending.popleft()
+        samples = {part.shard_index: part.sample for part in parts if part.sample is not None}
+        for shard, sample in samples.items():
+            self.total_priority[shard] = sample.total_priority
+        return self._merge(samples)
 
-    def _ask(self, rows: int) -> list[PendingSample]:
-        """Shares in proportion to the masses as last heard: each is right to within one row."""
-        ends = np.cumsum(self.mass) / self.mass.sum() * rows
-        marks = np.floor(ends + self.random.random()).astype(int)
-        marks[-1] = rows
-        counts = np.diff(np.clip(marks, 0, rows), prepend=0)
+    def _request(self, rows: int) -> list[PendingSample]:
+        """Request rows of each shard in proportion to its total priority, rounded to whole rows at random."""
+        ends = np.cumsum(self.total_priority) / self.total_priority.sum() * rows
+        boundaries = np.floor(ends + self.random.random()).astype(int)
+        boundaries[-1] = rows
+        counts = np.diff(np.clip(boundaries, 0, rows), prepend=0)
         return [PendingSample(i, self.shards[i], int(n)) for i, n in enumerate(counts) if n]
 
-    def _merged(self, shares: list[PendingSample]) -> Transition:
-        parts = [asked.part for asked in shares if asked.part is not None]
-        batches = [part.batch for part in parts]
-        least = min(part.least for part in parts)
-        weight = index = None
-        if batches[0].index is not None:
-            weights = [_of(part.batch.weight) * (part.least / least) ** -part.beta for part in parts]
-            weight = torch.cat(weights)
-            numbers = [
-                _of(b.index) * len(self.shards) + s.place for b, s in zip(batches, shares, strict=True)
-            ]
-            index = torch.cat(numbers)
+    def _merge(self, samples: dict[int, ShardSample]) -> Transition:
+        batches = [sample.batch for sample in samples.values()]
+        min_priority = min(sample.min_priority for sample in samples.values())
+        weights, indices = [], []
+        for shard, sample in samples.items():
+            weight, index = sample.batch.weight, sample.batch.index
+            if weight is not None and index is not None:
+                weights.append(weight * (sample.min_priority / min_priority) ** -sample.beta)
+                indices.append(index * len(self.shards) + shard)
         obs, next_obs = (
-            {name: torch.cat([getattr(b, which)[name] for b in batches]) for name in batches[0].obs}
-            for which in ("obs", "next_obs")
+            {name: torch.cat([getattr(b, field)[name] for b in batches]) for name in batches[0].obs}
+            for field in ("obs", "next_obs")
         )
-        plain = {
-            name: torch.cat([getattr(b, name) for b in batches]) for name in ("action", "reward", "discount")
-        }
-        return Transition(obs=obs, next_obs=next_obs, weight=weight, index=index, **plain)
+        return Transition(
+            obs,
+            torch.cat([b.action for b in batches]),
+            torch.cat([b.reward for b in batches]),
+            torch.cat([b.discount for b in batches]),
+            next_obs,
+            torch.cat(weights) if weights else None,
+            torch.cat(indices) if indices else None,
+        )
 
     def reprioritize(self, index: Tensor, priority: Tensor) -> None:
-        """Tell each shard of its own rows."""
-        for place, shard in enumerate(self.shards):
-            own = index % len(self.shards) == place
+        """Send each shard the priorities of its rows."""
+        for i, shard in enumerate(self.shards):
+            own = index % len(self.shards) == i
             if own.any():
                 send(shard.reprioritize, index[own] // len(self.shards), priority[own])
-
-
-def _of(x: Tensor | None) -> Tensor:
-    assert x is not None
-    return x

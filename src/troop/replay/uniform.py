@@ -1,4 +1,4 @@
-"""Uniform replay over streams, each stream getting its share of every batch."""
+"""UniformReplay: the newest rows of each env stream, sampled uniformly."""
 
 from __future__ import annotations
 
@@ -17,96 +17,106 @@ from troop.replay.storage.ring import RingStorage
 
 @dataclass(frozen=True)
 class ReplaySize:
-    """How much is kept, where, and how much must be there before the first batch."""
+    """Size and place of a replay, and the rows it needs before the first batch."""
 
     length: int  # rows per stream
-    warmup: int  # rows per stream before sampling starts, counted over all of them
-    folder: str = ""  # where to keep it if not in memory
+    warmup: int  # mean number of rows per stream before sampling starts
+    directory: str = ""  # store the rows in files here instead of in memory
 
 
 class UniformReplay:
-    """A Sink and Source: keeps the newest rows of each stream, draws n-step Transitions uniformly."""
+    """A ReplayBuffer that samples n-step transitions uniformly; each stream gets its share of every batch."""
 
     def __init__(
         self, spec: EnvSpec, experience: NStep, size: ReplaySize, seed: int, device: str = "cpu"
     ) -> None:
         self.experience, self.size = experience, size
-        self.streams = RingStorage(spec, spec.envs, size.length, device, size.folder)
-        self.windows = NStepSampler(self.streams, experience)
+        self.storage = RingStorage(spec, spec.envs, size.length, device, size.directory)
+        self.sampler = NStepSampler(self.storage, experience)
         self.generator = torch.Generator(device).manual_seed(seed)
 
     def __len__(self) -> int:
-        """Rows held."""
-        return len(self.streams)
+        """Number of rows stored."""
+        return len(self.storage)
 
     @property
     def capacity(self) -> int:
-        """Rows it can hold."""
-        return self.streams.streams * self.streams.length
+        """Maximum number of rows."""
+        return self.storage.num_streams * self.storage.length
 
     @property
     def sample_age(self) -> float:
-        """Rows that came since those of a batch did, on average: half of what is held."""
+        """Mean age of sampled rows, in rows added since: half of the rows stored."""
         return len(self) / 2
 
-    def add(self, piece: Rollout) -> None:
-        """Append to the streams; the oldest rows give way."""
-        self.streams.add(piece)
-        if self.windows.scale is not None:
-            self.windows.scale.add(piece)
+    def add(self, rollout: Rollout) -> None:
+        """Append the rows to their streams; they overwrite the oldest ones of a full stream."""
+        self.storage.add(rollout)
+        if self.sampler.reward_scale is not None:
+            self.sampler.reward_scale.add(rollout)
 
     def end_streams(self, streams: Tensor | None = None) -> None:
-        """The envs of these streams, or all, were reset by force: no window may reach across."""
-        self.streams.end_streams(streams)
-        if self.windows.scale is not None:
-            self.windows.scale.end_streams(streams)
+        """End the episodes of these streams (None: all) after a forced reset: no n-step window crosses it."""
+        self.storage.end_streams(streams)
+        if self.sampler.reward_scale is not None:
+            self.sampler.reward_scale.end_streams(streams)
 
     def ready(self) -> bool:
-        """Whether the warm-up is over and there is a complete window."""
-        heads = self.streams.heads
-        held = heads.sum() >= self.size.warmup * len(heads)
-        return bool(held and heads.max() > self.experience.n)
+        """Return whether the warm-up is over and there is a complete n-step window."""
+        written = self.storage.rows_written
+        warm = written.sum() >= self.size.warmup * len(written)
+        return bool(warm and written.max() > self.experience.n)
 
     def sample(self, rows: int) -> Transition | None:
-        """Exactly `rows` n-step transitions; None while warming up."""
+        """Return exactly `rows` n-step transitions; None during the warm-up."""
         if not self.ready():
             return None
-        place = self._draw(rows)
-        return None if place is None else self.windows.transitions(place)
+        slots = self._draw(rows)
+        return None if slots is None else self.sampler.transitions(slots)
 
     def _draw(self, rows: int) -> Tensor | None:
-        """Starts of windows, or None if all rows are closing ones (seen on a CPU only: a GPU would wait)."""
-        streams, device = self.streams, self.streams.device
+        """Draw the first slots of `rows` windows; None if all rows are closing rows.
+
+        That is checked only on the CPU: on a GPU the check would wait for the device.
+        """
+        storage, device = self.storage, self.storage.device
         random = torch.randint(2**62, (rows + 1,), generator=self.generator, device=device)
-        how = (streams.length, self.experience.n, streams.margin)
+        window = (storage.length, self.experience.n, storage.stack_margin)
         if device.type != "cpu":
-            heads = torch.from_numpy(streams.heads).to(device)
-            return kernels_torch.draw(random[:-1], random[-1] / 2**62, heads, *how, streams.flags)
-        place = torch.empty(rows, dtype=torch.int64)
-        share = int(random[-1]) / 2**62
-        missing = kernels.draw(
-            random.numpy()[:-1], share, streams.heads, *how, streams.flags.numpy(), place.numpy()
+            written = torch.from_numpy(storage.rows_written).to(device)
+            shift = random[-1] / 2**62
+            return kernels_torch.draw_slots(random[:-1], shift, written, *window, storage.flags)
+        slots = torch.empty(rows, dtype=torch.int64)
+        missing = kernels.draw_slots(
+            random.numpy()[:-1],
+            int(random[-1]) / 2**62,
+            storage.rows_written,
+            *window,
+            storage.flags.numpy(),
+            slots.numpy(),
         )
-        if missing:  # those of streams of closing rows only repeat others
-            sound = place[place >= 0]
-            if not len(sound):
+        if missing:  # streams of closing rows only: repeat rows of the others
+            valid = slots[slots >= 0]
+            if not len(valid):
                 return None
-            place[place < 0] = sound[torch.arange(missing) % len(sound)]
-        return place
+            slots[slots < 0] = valid[torch.arange(missing) % len(valid)]
+        return slots
 
     def reprioritize(self, index: Tensor, priority: Tensor) -> None:
-        """All rows matter the same."""
+        """Do nothing: all rows have the same priority."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Rows, heads, reward scale and the random state."""
-        state: dict[str, Any] = {"streams": self.streams.state_dict(), "rng": self.generator.get_state()}
-        return state | ({"scale": self.windows.scale.state_dict()} if self.windows.scale is not None else {})
+        """Return the rows, the reward scale and the state of the random generator."""
+        state: dict[str, Any] = {"storage": self.storage.state_dict(), "rng": self.generator.get_state()}
+        if self.sampler.reward_scale is not None:
+            state["reward_scale"] = self.sampler.reward_scale.state_dict()
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> int:
-        """Take back what fits; returns how many rows had to be dropped."""
-        dropped = self.streams.load_state_dict(state["streams"])
-        if state["rng"].numel() == self.generator.get_state().numel():  # else it is of another kind of device
+        """Restore the rows that fit; return the number of rows dropped."""
+        dropped = self.storage.load_state_dict(state["storage"])
+        if state["rng"].numel() == self.generator.get_state().numel():  # else saved on another device type
             self.generator.set_state(state["rng"].cpu())
-        if self.windows.scale is not None and "scale" in state:
-            self.windows.scale.load_state_dict(state["scale"])
+        if self.sampler.reward_scale is not None and "reward_scale" in state:
+            self.sampler.reward_scale.load_state_dict(state["reward_scale"])
         return dropped

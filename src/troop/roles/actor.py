@@ -1,181 +1,108 @@
-"""Actor: acts with its own copy of the policy and gives its experience away."""
+"""Actor: acts with its own copy of the policy and sends the rollouts to a replay."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from troop.core.batch import Rollout
-from troop.core.flow import RateLimitedSink, Recorder, WeightSource
-from troop.core.remote import Future, call_async
+from troop.core.flow import RateLimitedSink, WeightSource
+from troop.core.remote import Prefetch
 from troop.core.role import Metrics
-from troop.roles.collector import Collector
 from troop.roles.replay_sender import ReplaySender
-from troop.roles.sampler import DoubleBufferedSampler
+from troop.roles.sampler import Sampler
 from troop.roles.weights import load_weights
 
 
-class StatefulRecorder(Recorder, Protocol):
-    """A Recorder that holds rows back."""
-
-    @property
-    def streams(self) -> Tensor:
-        """The streams it records."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """What it holds."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take it back."""
-        ...
-
-
-class Sampler:
-    """One collector, or two in turn, and the policy they share."""
-
-    def __init__(
-        self, policy: nn.Module, collectors: list[Collector], recorders: list[StatefulRecorder]
-    ) -> None:
-        self.policy, self.collectors, self.recorders = policy, collectors, recorders
-        self._duet: DoubleBufferedSampler | None = None
-
-    def step(self) -> tuple[list[Rollout], Metrics]:
-        """One vector step: pieces that are finished, and what is to be reported."""
-        if len(self.collectors) == 1:
-            self.collectors[0].send()
-            return self.collectors[0].recv()
-        if self._duet is None:  # not before the first weights are there: it acts at once
-            self._duet = DoubleBufferedSampler(*self.collectors)
-        return self._duet.step()
-
-    def streams(self) -> list[Tensor]:
-        """The streams of each collector."""
-        return [recorder.streams for recorder in self.recorders]
-
-    def explore(self) -> Tensor:
-        """How much its rows explore, on average."""
-        return torch.cat([collector.explore for collector in self.collectors]).mean()
-
-    def new_episodes(self, number: int) -> None:
-        """Other episodes than those this actor began with, when it joins a run that is under way."""
-        for collector in self.collectors:
-            collector.load_state_dict({"recreations": number, "envs": 0, "env_steps": collector.env_steps})
-
-    def close(self) -> None:
-        """Let the envs go."""
-        for collector in self.collectors:
-            collector.close()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where it stands; of two in turn one is always in mid-step, so nothing is kept of them."""
-        if len(self.collectors) > 1 or not self.collectors[0].world.recreate_every:
-            return {"env_steps": [collector.env_steps for collector in self.collectors]}
-        return {
-            "collector": self.collectors[0].state_dict(),
-            "recorder": self.recorders[0].state_dict(),
-            "policy": self.policy.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Go on where it stood; False if new episodes began instead."""
-        if "collector" not in state or len(self.collectors) > 1:
-            for collector, env_steps in zip(self.collectors, state.get("env_steps", []), strict=False):
-                collector.env_steps = int(env_steps)
-            return False
-        if not self.collectors[0].load_state_dict(state["collector"]):
-            return False
-        self.policy.load_state_dict(state["policy"])
-        self.recorders[0].load_state_dict(state["recorder"])
-        return True
-
-
 class Actor:
-    """One vector step a step, while its store wants data; takes the newest weights on its own schedule.
+    """Makes one vector step per `step` while the replay accepts rows, and loads new weights periodically.
 
-    It never waits: neither for weights, of which the newest win, nor for the store, which is asked ahead.
-    With a `sync` of 0 it looks for weights in every step, also while it may not act.
+    It never blocks: weights are requested every `weight_sync_steps` env steps (0: one request is always in
+    flight, also while the actor may not act) and loaded when they arrive; the replay's `wants_data` is
+    prefetched.
     """
 
-    restart_fresh = True  # after a death it starts new episodes
+    kind = "acting"
+    restart_fresh = True  # an actor restarted after a crash starts new episodes
 
-    def __init__(self, sampler: Sampler, store: RateLimitedSink, weights: WeightSource, sync: int) -> None:
-        self.sampler, self.store, self.weights, self.sync = sampler, store, weights, sync
-        self.version, self.env_steps, self.due = -1, 0, 0
-        self.fresh = True  # whether its streams must be cut before the next piece
-        self._newest: Future[tuple[int, dict[str, Tensor]] | None] | None = None
-        self._way = ReplaySender(store)
-        self._pulled: Metrics = {}  # since it last acted
+    def __init__(
+        self, sampler: Sampler, replay: RateLimitedSink, weights: WeightSource, weight_sync_steps: int
+    ) -> None:
+        self.sampler, self.replay, self.weights = sampler, replay, weights
+        self.weight_sync_steps = weight_sync_steps
+        self.version, self.env_steps = -1, 0
+        self.sync_due = 0  # env steps at which weights are requested next
+        self.new_streams = True  # whether the streams must be ended before the next rollout is sent
+        self._latest = Prefetch(weights.latest)
+        self._sender = ReplaySender(replay)
+        self._weight_metrics: Metrics = {}  # since the last vector step
 
     def step(self) -> Metrics | None:
-        """One vector step; None while there are no weights yet or the store has enough."""
-        self._pulled |= self._pull()
-        if self.version < 0 or not self._way.open():
+        """Make one vector step; None before the first weights and while the replay accepts no rows."""
+        self._weight_metrics |= self._poll_weights()
+        if self.version < 0 or not self._sender.can_send():
             return None
-        pieces, metrics = self.sampler.step()
+        rollouts, metrics = self.sampler.step()
         self.env_steps += int(metrics["count/env_steps"])
-        for piece in pieces:
-            self._send(piece)
-        pulled, self._pulled = self._pulled, {}
-        return metrics | pulled
+        for rollout in rollouts:
+            self._send(rollout)
+        weight_metrics, self._weight_metrics = self._weight_metrics, {}
+        return metrics | weight_metrics
 
-    def _pull(self) -> Metrics:
-        """Ask for weights when due, take them when they are there."""
-        self._ask()
-        if self._newest is None or not self._newest.ready():
+    def _poll_weights(self) -> Metrics:
+        """Request weights if due, load them if they have arrived; return metrics of newer ones."""
+        self._request_weights()
+        if not self._latest.ready():
             return {}
-        newest, self._newest = self._newest.result(), None
-        taken = self._taken(newest)
-        self._ask()
-        return taken
+        newest = self._latest.poll()
+        metrics = {} if newest is None else self._load(*newest)
+        if self.version < 0:
+            self.sync_due = self.env_steps  # nothing has been published: request again
+        self._request_weights()
+        return metrics
 
-    def _ask(self) -> None:
-        if self._newest is None and self.env_steps >= self.due:
-            self._newest = call_async(self.weights.latest, self.version)
-            self.due = self.env_steps + self.sync
+    def _request_weights(self) -> None:
+        if not self._latest.in_flight and self.env_steps >= self.sync_due:
+            self._latest.request(self.version)
+            self.sync_due = self.env_steps + self.weight_sync_steps
 
-    def _taken(self, newest: tuple[int, dict[str, Tensor]] | None) -> Metrics:
-        if newest is None:
-            if self.version < 0:
-                self.due = self.env_steps  # nothing was published yet: ask again
-            return {}
-        before, (self.version, weights) = self.version, newest
+    def _load(self, version: int, weights: dict[str, Tensor]) -> Metrics:
+        previous, self.version = self.version, version
         load_weights(self.sampler.policy, weights)
-        if before >= 0:
-            lag = max(0, self.version - before)  # a source that was restored may know less than who asks
-            return {"policy/lag": lag, "actor/explore": self.sampler.explore()}
-        if self.version > 0:
-            self.sampler.new_episodes(self.version)
+        if previous >= 0:
+            lag = max(0, version - previous)  # a restored source may return an older version
+            return {"policy/lag": lag, "actor/explore": self.sampler.mean_exploration()}
+        if version > 0:  # the run is in progress: do not repeat the episodes it began with
+            self.sampler.start_new_episodes(version)
         return {}
 
-    def _send(self, piece: Rollout) -> None:
-        if self.fresh:
+    def _send(self, rollout: Rollout) -> None:
+        if self.new_streams:
             for streams in self.sampler.streams():
-                self._way.end_streams(streams)
-            self.fresh = False
-        self._way.send(piece)
+                self._sender.end_streams(streams)
+            self.new_streams = False
+        self._sender.send(rollout)
 
     def close(self) -> None:
-        """Let the envs go."""
+        """Close the envs."""
         self.sampler.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands."""
-        counts = {"version": self.version, "env_steps": self.env_steps, "due": self.due, "fresh": self.fresh}
+        """Return the state of the sampler and the counts."""
+        counts = {
+            "version": self.version,
+            "env_steps": self.env_steps,
+            "sync_due": self.sync_due,
+            "new_streams": self.new_streams,
+        }
         return {"sampler": self.sampler.state_dict(), "counts": counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where it stood, or in new episodes."""
-        self.env_steps = int(state["counts"]["env_steps"])
-        self.due = self.env_steps
-        self._way.invalidate()
+        """Restore the result of `state_dict`; new episodes begin where the sampler cannot be restored."""
+        counts = state["counts"]
+        self.env_steps = self.sync_due = int(counts["env_steps"])
+        self._sender.invalidate()
         if self.sampler.load_state_dict(state["sampler"]):
-            counts = state["counts"]
-            self.version, self.due, self.fresh = (
-                int(counts["version"]),
-                int(counts["due"]),
-                bool(counts["fresh"]),
-            )
+            self.version, self.sync_due = int(counts["version"]), int(counts["sync_due"])
+            self.new_streams = bool(counts["new_streams"])

@@ -1,4 +1,4 @@
-"""Collector: policy x env x recorder. Not a role: a part of whoever acts."""
+"""Collector: a policy, an env and a recorder. Not a role but a part of actors and trainers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from troop.core.role import Metrics
 
 @dataclass(frozen=True)
 class EnvFactory:
-    """How to make the env, and how long its actions are remembered so that it can be made again.
+    """Makes the env, again every `recreate_every` vector steps.
 
-    A simulator's state cannot be saved. It is restored by making the env from its seed and playing the
-    same actions again; so that this stays short, the env is made anew every `recreate_every` vector steps
-    (0: never, and a resumed run starts new episodes).
+    The state of a simulator cannot be saved. It is restored by making the env from its seed and replaying the
+    recorded actions; recreating the env keeps that record short. With `recreate_every` 0 no actions are
+    recorded, and a resumed run starts new episodes.
     """
 
     make: Callable[[int], VectorEnv]
@@ -34,110 +34,112 @@ class EnvFactory:
 
 
 class Collector:
-    """Acts in its env and hands over rows; `send` and `recv` let other work happen while the env steps."""
+    """Acts in its env and returns rollouts; `send` and `recv` let other work run while the env steps."""
 
     def __init__(
-        self, world: EnvFactory, policy: Policy, recorder: Recorder, exploration: Exploration
+        self, env_factory: EnvFactory, policy: Policy, recorder: Recorder, exploration: Exploration
     ) -> None:
-        self.world, self.policy, self.recorder, self.exploration = world, policy, recorder, exploration
+        self.env_factory, self.policy, self.recorder = env_factory, policy, recorder
+        self.exploration = exploration
         self.recreations = 0
-        self.env, self.now = self._world_made()
-        rows = self.now.reward.shape[0]
+        self.env, self.last_step = self._make_env()
+        rows = self.last_step.reward.shape[0]
         self.state = policy.initial_state(rows)
-        self.explore = exploration.begin(rows, self.now.reward.device)
+        self.explore = exploration.initial(rows, self.last_step.reward.device)
         self.env_steps = 0
-        self.actions: list[Tensor] = []
-        self.returns = torch.zeros_like(self.now.reward)
+        self.actions: list[Tensor] = []  # since the env was made, if they are recorded
+        self.returns = torch.zeros_like(self.last_step.reward)  # of the current episodes
         self.envs = rows
 
-    def _world_made(self) -> tuple[VectorEnv, Step]:
-        seed = derive_seed(self.world.seed, f"world {self.recreations}")
-        env = self.world.make(seed)
+    def _make_env(self) -> tuple[VectorEnv, Step]:
+        seed = derive_seed(self.env_factory.seed, f"world {self.recreations}")
+        env = self.env_factory.make(seed)
         return env, env.reset(seed)
 
     def act(self) -> Tensor:
-        """Act on what the env last showed: the action to send."""
-        acted = self.policy.act(self.now.obs, self.state, self.explore)
-        self.state = acted.state
-        self.recorder.on_action(self.now.obs, acted)
-        if self.world.recreate_every:
-            self.actions.append(acted.action)
-        return acted.action
+        """Return the policy's action on the last observation, and record it."""
+        output = self.policy.act(self.last_step.obs, self.state, self.explore)
+        self.state = output.state
+        self.recorder.on_action(self.last_step.obs, output)
+        if self.env_factory.recreate_every:
+            self.actions.append(output.action)
+        return output.action
 
     def send(self) -> None:
-        """Act on what the env last showed and send it off."""
+        """Send the policy's action on the last observation to the env."""
         self.env.send(self.act())
 
     def recv(self) -> tuple[list[Rollout], Metrics]:
-        """Take the env's answer: pieces of experience, and what is to be reported."""
-        self.now = step = self.env.recv()
-        pieces = self.recorder.on_step(step)
-        acted = _count(step.valid)
-        self.env_steps += acted
-        metrics: Metrics = {"count/env_steps": acted}
+        """Receive the env's step; return the completed rollouts and metrics."""
+        self.last_step = step = self.env.recv()
+        rollouts = self.recorder.on_step(step)
+        valid = _count_true(step.valid)
+        self.env_steps += valid
+        metrics: Metrics = {"count/env_steps": valid}
         if step.faults:
             metrics["count/env_faults"] = step.faults
             self.returns[~step.valid] = 0.0
         self.returns += step.reward
         ended = step.terminated | step.truncated
-        begun = ended | ~step.valid if step.faults else None
-        if episodes := _count(ended):
+        started = ended | ~step.valid if step.faults else None
+        if episodes := _count_true(ended):
             metrics |= {"train/return": self.returns[ended].mean(), "count/episodes": episodes}
             self.returns[ended] = 0.0
-            begun = ended if begun is None else begun
-        self.explore = self.exploration.at(self.explore, begun, self.env_steps)
-        if self.world.recreate_every and len(self.actions) >= self.world.recreate_every:
-            pieces += self.recorder.flush(step.obs)
-            self._renew()
-        return pieces, metrics
+            started = ended if started is None else started
+        self.explore = self.exploration.update(self.explore, started, self.env_steps)
+        recreate_every = self.env_factory.recreate_every
+        if recreate_every and len(self.actions) >= recreate_every:
+            rollouts += self.recorder.flush(step.obs)
+            self._recreate_env()
+        return rollouts, metrics
 
-    def _renew(self) -> None:
+    def _recreate_env(self) -> None:
         self.env.close()
         self.recreations += 1
-        self.env, self.now = self._world_made()
+        self.env, self.last_step = self._make_env()
         self.actions.clear()
         self.returns.zero_()
-        self.explore = self.exploration.at(self.explore, torch.ones_like(self.now.valid), self.env_steps)
+        started = torch.ones_like(self.last_step.valid)
+        self.explore = self.exploration.update(self.explore, started, self.env_steps)
 
     def close(self) -> None:
-        """Let the env go."""
+        """Close the env."""
         self.env.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """What is needed to stand at the same point of the same episodes."""
+        """Return what is needed to reach the same step of the same episodes."""
         return {
             "actions": torch.stack(self.actions) if self.actions else None,
             "recreations": self.recreations,
             "explore": self.explore,
             "returns": self.returns,
-            "obs": dict(self.now.obs),
+            "obs": dict(self.last_step.obs),
             "envs": self.envs,
             "env_steps": self.env_steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Play the same actions again; False if that did not lead back, and new episodes began instead."""
+        """Repeat the recorded actions; return False if they led elsewhere and new episodes began."""
         self.recreations, self.env_steps = int(state["recreations"]), int(state.get("env_steps", 0))
-        if int(state["envs"]) != self.envs or not self.world.recreate_every:
-            self.recreations += 1  # a fresh seed: the old episodes are not to be seen twice
+        if int(state["envs"]) != self.envs or not self.env_factory.recreate_every:
+            self.recreations += 1  # another seed, so that the old episodes are not repeated
             self.env.close()
-            self.env, self.now = self._world_made()
+            self.env, self.last_step = self._make_env()
             return False
         self.env.close()
-        self.env, self.now = self._world_made()
-        self.actions = (
-            [] if state["actions"] is None else list(state["actions"].to(self.explore.device).unbind(0))
-        )
-        for action in self.actions:
-            self.now = self.env.step(action)
+        self.env, self.last_step = self._make_env()
         device = self.explore.device
-        if not all(torch.equal(x, state["obs"][name].to(device)) for name, x in self.now.obs.items()):
-            self._renew()
+        actions = state["actions"]
+        self.actions = [] if actions is None else list(actions.to(device).unbind(0))
+        for action in self.actions:
+            self.last_step = self.env.step(action)
+        if not all(torch.equal(x, state["obs"][name].to(device)) for name, x in self.last_step.obs.items()):
+            self._recreate_env()
             return False
         self.explore, self.returns = state["explore"].to(device), state["returns"].to(device)
         return True
 
 
-def _count(mask: Tensor) -> int:
-    """How many are true; of a few on the host NumPy knows ten times sooner."""
+def _count_true(mask: Tensor) -> int:
+    """Count the true elements; for small tensors on the host NumPy is ten times faster than torch."""
     return int(np.count_nonzero(mask.numpy() if mask.is_cpu else mask.cpu().numpy()))

@@ -1,4 +1,4 @@
-"""Evaluator: newest weights, no exploration, the first episode of each of its own envs."""
+"""Evaluator: returns of the newest policy without exploration, in its own envs."""
 
 from __future__ import annotations
 
@@ -14,20 +14,25 @@ from troop.core.role import Metrics
 
 
 @torch.no_grad()
-def first_episodes(env: VectorEnv, policy: Policy, seed: int, longest: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(returns, lengths, finished) of each env's first episode under the policy without exploration."""
-    now = env.reset(seed)
-    rows = now.reward.shape[0]
-    state, still = policy.initial_state(rows), torch.zeros_like(now.reward)
-    returns, lengths = torch.zeros_like(now.reward, dtype=torch.float64), torch.zeros_like(now.reward)
-    running, finished = torch.ones_like(now.valid), torch.zeros_like(now.valid)
-    for _ in range(longest):
-        acted = policy.act(now.obs, state, still)
-        now, state = env.step(acted.action), acted.state
-        running &= now.valid  # a fault has reset the env: its episode stands as it is, unfinished
-        returns += torch.where(running, now.reward, 0.0)
+def first_episodes(
+    env: VectorEnv, policy: Policy, seed: int, max_steps: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Play one episode in each env without exploration; return (returns, lengths, finished), each [envs].
+
+    Episodes that have not ended after `max_steps` steps, or that an env fault cut short, count as they are
+    and are not finished.
+    """
+    step = env.reset(seed)
+    state, no_exploration = policy.initial_state(step.reward.shape[0]), torch.zeros_like(step.reward)
+    returns, lengths = torch.zeros_like(step.reward, dtype=torch.float64), torch.zeros_like(step.reward)
+    running, finished = torch.ones_like(step.valid), torch.zeros_like(step.valid)
+    for _ in range(max_steps):
+        output = policy.act(step.obs, state, no_exploration)
+        step, state = env.step(output.action), output.state
+        running &= step.valid  # a fault has reset the env: its episode counts as it is, unfinished
+        returns += torch.where(running, step.reward, 0.0)
         lengths += running
-        ended = running & (now.terminated | now.truncated)
+        ended = running & (step.terminated | step.truncated)
         finished |= ended
         running &= ~ended
         if not running.any():
@@ -41,16 +46,16 @@ class Evaluator:
     def __init__(
         self,
         make: Callable[[int], VectorEnv],
-        policy: torch.nn.Module,
+        policy: Policy,
         weights: WeightSource,
         seed: int,
-        longest: int,
+        max_steps: int,
     ) -> None:
         self.make, self.policy, self.weights = make, policy, weights
-        self.seed, self.longest, self.version = seed, longest, -1
+        self.seed, self.max_steps, self.version = seed, max_steps, -1
 
     def step(self) -> Metrics | None:
-        """One evaluation of the newest policy; None if it was evaluated already."""
+        """Evaluate the newest policy; None if that version has been evaluated."""
         newest = self.weights.latest(self.version)
         if newest is None:
             return None
@@ -58,7 +63,7 @@ class Evaluator:
         self.policy.load_state_dict(weights)
         env = self.make(self.seed)
         try:
-            returns, lengths, finished = first_episodes(env, self.policy, self.seed, self.longest)  # type: ignore[arg-type]
+            returns, lengths, finished = first_episodes(env, self.policy, self.seed, self.max_steps)
         finally:
             env.close()
         return {

@@ -1,13 +1,12 @@
-"""Learner: draw, update, reprioritize, publish."""
+"""Learner: samples batches, updates the algorithm, sends back priorities, publishes weights."""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from troop.core.algorithm import Algorithm, PartialLearner
 from troop.core.batch import Transition
@@ -16,40 +15,43 @@ from troop.core.errors import TrainingFault
 from troop.core.flow import Source, WeightSink, WeightSource
 from troop.core.remote import Prefetch, send
 from troop.core.role import Metrics
-from troop.roles.weights import Subscription
+from troop.roles.weights import WeightReader
 
-MAX_CONSECUTIVE_SKIPS = 10  # updates in a row that may be skipped for a loss that is not finite
+MAX_CONSECUTIVE_SKIPS = 10  # updates skipped for a non-finite loss or gradient before the run fails
 
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    """How a learner draws and tells."""
+    """Batches and messages of a learner."""
 
     batch_size: int = bounded(512, low=1)
     """Rows per update."""
     prefetch: int = bounded(4, low=1, high=64)
-    """Batches asked for before they are wanted, so that the learner never waits for one."""
+    """Batches requested before they are needed, so that the learner does not wait for the replay."""
     publish_every: int = bounded(10, low=1)
-    """Updates between two publications of the policy."""
+    """Updates between two publications of the weights."""
     priority_update_every: int = bounded(1, low=1)
-    """Updates whose priorities go back in one message."""
+    """Updates whose new priorities are sent to the replay in one message."""
 
 
 @dataclass(frozen=True)
 class PeerWeights:
-    """What a learner of one half of an algorithm is told of the other."""
+    """The other learner of a split algorithm (PQL), as seen from one of the two."""
 
-    source: WeightSource  # of the other half's net
-    name: str  # of this half
-    other: str
-    counts: bool  # whether the run's updates are those of this half
+    source: WeightSource  # weights of the module that the other learner trains
+    module_name: str  # the module trained here: "critic" or "policy"
+    peer_name: str  # the module trained by the other learner
+    counts_updates: bool  # whether updates of this learner are the updates of the run
 
 
 class Learner:
-    """Makes one update a step from batches asked for ahead; publishes its policy now and then.
+    """Makes one update per `step` from prefetched batches, and publishes its module periodically.
 
-    With `follow` its algorithm is a Half, which does nothing until it has the other's first net.
+    With `peer` the algorithm is a PartialLearner; it makes no update before the first weights of the other
+    learner's module have arrived.
     """
+
+    kind = "learning"
 
     def __init__(
         self,
@@ -58,44 +60,54 @@ class Learner:
         weights: WeightSink | None,
         config: LearnerConfig,
         device: str = "cpu",
-        follow: PeerWeights | None = None,
+        peer: PeerWeights | None = None,
     ) -> None:
         self.algorithm, self.source, self.weights, self.config = algorithm, source, weights, config
-        self.follow, self.other = follow, _subscribed(algorithm, follow)
-        self.of = "policy" if follow is None else follow.name
-        self.device = torch.device(device)
-        self._module = algorithm.policy if follow is None else cast(PartialLearner, algorithm).module
-        self.batches = Prefetch(source.sample, config.batch_size).deep(config.prefetch)
+        self.device, self.peer = torch.device(device), peer
+        self.module_name = "policy" if peer is None else peer.module_name
         self.updates = 0
-        self._pending_priorities: list[tuple[Tensor, Tensor]] = []
-        self._published = -1
-        self._heard: Metrics = {}  # of the other half, since the last update
+        self._module: nn.Module = algorithm.policy if peer is None else _partial(algorithm).module
+        self._peer_weights = (
+            None if peer is None else WeightReader(peer.source, _partial(algorithm).peer_module)
+        )
+        self._batches = Prefetch(source.sample, depth=config.prefetch)
+        self._pending_priorities: list[tuple[Tensor, Tensor]] = []  # (index, priority) per update
+        self._published = -1  # updates at the last publication
+        self._lag_metrics: Metrics = {}  # since the last update
 
     def step(self) -> Metrics | None:
-        """One update, if there is a batch; the first policy goes out before any."""
+        """Make one update; None if there is no batch. The initial weights are published before the first."""
         if self._published < 0 and self.weights is not None:
             self._publish()
-        batch = self.batches.take() if self._listened() else None
+        batch = self._next_batch() if self._load_peer_weights() else None
         if batch is None:
             return None
-        outcome = self.algorithm.update(_moved(batch, self.device))
+        result = self.algorithm.update(batch.to(self.device))
         self.updates += 1
-        if batch.index is not None and outcome.priority is not None:
-            self._reprioritize(batch.index, outcome.priority)
+        if batch.index is not None and result.priority is not None:
+            self._reprioritize(batch.index, result.priority)
         if self.weights is not None and self.updates - self._published >= self.config.publish_every:
             self._publish()
-        self._check()
-        heard, self._heard = self._heard, {}
-        counted = "updates" if self.follow is None or self.follow.counts else f"{self.of}_updates"
-        return {f"count/{counted}": 1, **outcome.metrics, **heard}
+        check_consecutive_skips(self.algorithm, self.updates)
+        lag_metrics, self._lag_metrics = self._lag_metrics, {}
+        counted = self.peer is None or self.peer.counts_updates
+        name = "updates" if counted else f"{self.module_name}_updates"
+        return {f"count/{name}": 1, **result.metrics, **lag_metrics}
 
-    def _listened(self) -> bool:
-        """Take the other half's newest net; whether there is one."""
-        if self.follow is None or self.other is None:
+    def _next_batch(self) -> Transition | None:
+        """Return the oldest requested batch if it has arrived, and keep `prefetch` requests in flight."""
+        self._batches.fill(self.config.batch_size)
+        batch = self._batches.poll()
+        self._batches.fill(self.config.batch_size)
+        return batch
+
+    def _load_peer_weights(self) -> bool:
+        """Load the newest weights of the other learner's module; return whether there are any."""
+        if self.peer is None or self._peer_weights is None:
             return True
-        if (lag := self.other.refresh()) is not None:
-            self._heard[f"{self.of}/{self.follow.other}_lag"] = lag
-        return self.other.version >= 0
+        if (lag := self._peer_weights.refresh()) is not None:
+            self._lag_metrics[f"{self.module_name}/{self.peer.peer_name}_lag"] = lag
+        return self._peer_weights.version >= 0
 
     def _publish(self) -> None:
         assert self.weights is not None
@@ -104,67 +116,57 @@ class Learner:
 
     def _reprioritize(self, index: Tensor, priority: Tensor) -> None:
         priority = priority.detach().cpu()
-        if priority.isfinite().all():  # an update that was skipped says nothing of its rows
+        if priority.isfinite().all():  # the priorities of a skipped update are meaningless
             self._pending_priorities.append((index.cpu(), priority))
         if len(self._pending_priorities) >= self.config.priority_update_every:
             indices, priorities = zip(*self._pending_priorities, strict=True)
             send(self.source.reprioritize, torch.cat(indices), torch.cat(priorities))
             self._pending_priorities.clear()
 
-    def _check(self) -> None:
-        # Read rarely: on a GPU each look waits for everything queued before it.
-        if (
-            self.updates % MAX_CONSECUTIVE_SKIPS == 0
-            and self.algorithm.consecutive_skips >= MAX_CONSECUTIVE_SKIPS
-        ):
-            raise TrainingFault(
-                f"{int(self.algorithm.consecutive_skips)} updates in a row had a NaN or infinite loss, "
-                f"up to update {self.updates:,}; lower the learning rates, or look at the env's rewards."
-            )
-
     def latest(self, after: int) -> tuple[int, dict[str, Tensor]] | None:
-        """The policy as it is now."""
+        """Return the number of updates and the current weights; None if not above `after`."""
         return None if self.updates <= after else (self.updates, self._module.state_dict())
 
     def gauges(self) -> Metrics:
-        """Where the published policy stands, and how far behind the other half's net ever was."""
-        read: Metrics = {} if self.weights is None else {f"{self.of}/version": self._published}
-        if self.follow is not None and self.other is not None:
-            read[f"{self.of}/{self.follow.other}_lag_max"] = self.other.longest
-        return read
+        """Return the published version and the largest lag behind the other learner."""
+        gauges: Metrics = {}
+        if self.weights is not None:
+            gauges[f"{self.module_name}/version"] = self._published
+        if self.peer is not None and self._peer_weights is not None:
+            gauges[f"{self.module_name}/{self.peer.peer_name}_lag_max"] = self._peer_weights.max_lag
+        return gauges
 
     def state_dict(self) -> dict[str, Any]:
-        """The learner and its counts."""
-        kept = {"updates": self.updates, "published": self._published}
-        if self.other is not None:
-            kept["followed"] = self.other.version
-        return {"algorithm": self.algorithm.state_dict(), "counts": kept}
+        """Return the state of the algorithm and the counts."""
+        counts = {"updates": self.updates, "published": self._published}
+        if self._peer_weights is not None:
+            counts["peer_version"] = self._peer_weights.version
+        return {"algorithm": self.algorithm.state_dict(), "counts": counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on."""
+        """Restore the result of `state_dict`."""
         self.algorithm.load_state_dict(state["algorithm"])
-        self.updates, self._published = int(state["counts"]["updates"]), int(state["counts"]["published"])
-        if self.other is not None:
-            self.other.version = int(state["counts"]["followed"])
+        counts = state["counts"]
+        self.updates, self._published = int(counts["updates"]), int(counts["published"])
+        if self._peer_weights is not None:
+            self._peer_weights.version = int(counts["peer_version"])
 
     def on_restart(self) -> None:
-        """Rebuilt after a death: whatever others act with by now, this is the policy that goes on."""
+        """Publish at the next step: readers may hold newer weights, but training continues from these."""
         self._published = -1
 
 
-def _subscribed(algorithm: Algorithm[Transition], follow: PeerWeights | None) -> Subscription | None:
-    return (
-        None if follow is None else Subscription(follow.source, cast(PartialLearner, algorithm).peer_module)
-    )
+def _partial(algorithm: Algorithm[Transition]) -> PartialLearner:
+    return cast(PartialLearner, algorithm)
 
 
-def _moved(batch: Transition, device: torch.device) -> Transition:
-    """The batch where the learner is."""
-    if device.type == "cpu":
-        return batch
-    obs, next_obs = (
-        {k: x.to(device, non_blocking=True) for k, x in o.items()} for o in (batch.obs, batch.next_obs)
-    )
-    weight = None if batch.weight is None else batch.weight.to(device)
-    plain = {name: getattr(batch, name).to(device) for name in ("action", "reward", "discount")}
-    return dataclasses.replace(batch, obs=obs, next_obs=next_obs, weight=weight, **plain)
+def check_consecutive_skips(algorithm: Algorithm[Transition], updates: int) -> None:
+    """Raise TrainingFault if the last MAX_CONSECUTIVE_SKIPS updates or more were skipped.
+
+    Checked only every MAX_CONSECUTIVE_SKIPS updates: on a GPU each read waits for all work queued before it.
+    """
+    if updates % MAX_CONSECUTIVE_SKIPS == 0 and algorithm.consecutive_skips >= MAX_CONSECUTIVE_SKIPS:
+        raise TrainingFault(
+            f"{int(algorithm.consecutive_skips)} consecutive updates had a NaN or infinite loss, "
+            f"up to update {updates:,}; lower the learning rates, or check the env's rewards."
+        )

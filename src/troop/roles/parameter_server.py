@@ -1,4 +1,4 @@
-"""ParameterServer: parameters that many learners share, moved by whoever brings a gradient."""
+"""ParameterServer: parameters shared by many learners, updated by their gradients."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from troop.core.role import Metrics
 
 @dataclass(frozen=True)
 class AdaGradConfig:
-    """How a server takes gradients: AdaGrad (Duchi et al. 2011), and none that are too old."""
+    """The optimizer of a parameter server: AdaGrad (Duchi et al. 2011) with a bound on staleness."""
 
     lr: float = bounded(1e-3, above=0)
     eps: float = bounded(1e-8, above=0)
-    """Added to the root of the summed squares; with `first` it decides how long the first steps are."""
+    """Added to the root of the accumulated squared gradients."""
     initial_accumulator_value: float = bounded(0.0, low=0)
-    """What the sums of squares begin with: above 0 the first steps are no longer than others."""
+    """Initial sum of squared gradients; a value above 0 shortens the first steps."""
     max_staleness: int | None = bounded(None, low=0)
-    """A gradient is dropped if the parameters moved more often than this since they were fetched."""
+    """Drop a gradient if the parameters were updated more often than this since the learner pulled them."""
 
 
 @dataclass
 class Slice:
-    """A range of the parameters of one optimizer, its sums of squared gradients, and how often it moved."""
+    """A range of one optimizer's parameters, its sums of squared gradients and its number of updates."""
 
     parameters: Tensor
     squares: Tensor
@@ -36,79 +36,80 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """Parameters, and the version they are of."""
+    """Parameters and their version."""
 
     version: int
     parameters: Tensor
 
 
 class ParameterServer:
-    """One shard: a range of every optimizer's parameters; each gradient is one step, none is averaged.
+    """Holds one range of the parameters of every optimizer; each gradient is one step, without averaging.
 
-    Passive: a learner brings a gradient and takes the newest parameters home in one round trip. The start is
-    what the first to enter has.
+    In one round trip a learner pushes a gradient and pulls the newest parameters. The initial parameters are
+    those of the learner that registers first.
     """
 
     def __init__(self, config: AdaGradConfig, name: str = "server") -> None:
         self.config, self.name = config, name
-        self.slices: dict[int, Slice] = {}
+        self.slices: dict[int, Slice] = {}  # by number of the optimizer
         self.counts = {"applied": 0, "dropped_stale": 0, "dropped_outlier": 0}
-        self.delay = 0.0  # of applied gradients, a running mean
+        self.delay = 0.0  # running mean of the staleness of applied gradients
 
-    def register(self, which: int, parameters: Tensor) -> Versioned:
-        """The newest parameters of optimizer number `which`; those given, if there are none yet."""
-        held = self.slices.get(which)
-        if held is None:
+    def register(self, optimizer: int, parameters: Tensor) -> Versioned:
+        """Return the newest parameters of `optimizer`; the first caller's become the initial ones."""
+        shared = self.slices.get(optimizer)
+        if shared is None:
             squares = torch.full_like(parameters, self.config.initial_accumulator_value)
-            held = self.slices[which] = Slice(parameters.detach().clone(), squares)
-        return Versioned(held.version, held.parameters)
+            shared = self.slices[optimizer] = Slice(parameters.detach().clone(), squares)
+        return Versioned(shared.version, shared.parameters)
 
     def push_pull(
-        self, which: int, gradient: Tensor | None, version: int, outlier: bool = False
+        self, optimizer: int, gradient: Tensor | None, version: int, outlier: bool = False
     ) -> Versioned | None:
-        """Step down a gradient of parameters of `version`, unless that is too old; the newest parameters.
+        """Apply a gradient of the parameters of `version` unless it is too old; return the newest parameters.
 
-        Without a gradient (it was an `outlier` or no number) they are only fetched. None if there are none:
-        this server was restarted with nothing to go on from, and whoever asks must enter again.
+        `gradient` is None if the learner dropped it, as an `outlier` or because it was not finite. Returns
+        None if the optimizer is not registered: this server was restarted without a checkpoint.
         """
-        held = self.slices.get(which)
-        if held is None:
+        shared = self.slices.get(optimizer)
+        if shared is None:
             return None
-        delay, most = held.version - version, self.config.max_staleness
-        # A version of the future: the server went back to a checkpoint, and those parameters are gone.
-        fresh = delay >= 0 and (most is None or delay <= most)
+        delay, max_staleness = shared.version - version, self.config.max_staleness
+        # A negative delay: the server was restored from a checkpoint, and those parameters no longer exist.
+        fresh = delay >= 0 and (max_staleness is None or delay <= max_staleness)
         self.counts["dropped_outlier"] += outlier
         if gradient is not None:
             self.counts["applied" if fresh else "dropped_stale"] += 1
         if gradient is not None and fresh:
             self.delay += 0.01 * (delay - self.delay)
-            self._descend(held, gradient)
-        return Versioned(held.version, held.parameters)
+            self._apply(shared, gradient)
+        return Versioned(shared.version, shared.parameters)
 
     @torch.no_grad()
-    def _descend(self, held: Slice, gradient: Tensor) -> None:
-        held.squares.addcmul_(gradient, gradient)
-        held.parameters.addcdiv_(gradient, held.squares.sqrt().add_(self.config.eps), value=-self.config.lr)
-        held.version += 1
+    def _apply(self, shared: Slice, gradient: Tensor) -> None:
+        shared.squares.addcmul_(gradient, gradient)
+        denominator = shared.squares.sqrt().add_(self.config.eps)
+        shared.parameters.addcdiv_(gradient, denominator, value=-self.config.lr)
+        shared.version += 1
 
     def gauges(self) -> Metrics:
-        """What became of the gradients, and how old the applied ones were."""
-        read: Metrics = {f"{self.name}/{what}": count for what, count in self.counts.items()}
-        return read | {f"{self.name}/delay": self.delay}
+        """Return the numbers of applied and dropped gradients and the mean delay of applied ones."""
+        gauges: Metrics = {f"{self.name}/{name}": count for name, count in self.counts.items()}
+        return gauges | {f"{self.name}/delay": self.delay}
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, sums, versions, counts."""
+        """Return parameters, sums of squared gradients, versions and counts."""
         slices = {
-            str(which): {"parameters": held.parameters, "squares": held.squares, "version": held.version}
-            for which, held in self.slices.items()
+            str(number): {"parameters": x.parameters, "squares": x.squares, "version": x.version}
+            for number, x in self.slices.items()
         }
         return {"slices": slices, "counts": dict(self.counts), "delay": self.delay}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
+        """Restore the result of `state_dict`."""
         self.slices = {
-            int(which): Slice(held["parameters"].clone(), held["squares"].clone(), int(held["version"]))
-            for which, held in state["slices"].items()
+            int(number): Slice(x["parameters"].clone(), x["squares"].clone(), int(x["version"]))
+            for number, x in state["slices"].items()
         }
         self.counts = {name: int(count) for name, count in state["counts"].items()}
         self.delay = float(state["delay"])

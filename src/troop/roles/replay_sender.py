@@ -1,8 +1,7 @@
-"""Way: how pieces get to a store that may be elsewhere; Fan: several stores as one."""
+"""ReplaySender: rollouts to a replay that may be remote; Tee: several replays as one."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -10,69 +9,69 @@ from torch import Tensor
 
 from troop.core.batch import Rollout
 from troop.core.flow import RateLimitedSink
-from troop.core.remote import Future, call_async, send
+from troop.core.remote import Prefetch, send
 
-MAX_IN_FLIGHT = 3  # pieces sent of which the store has not said that they came
+MAX_IN_FLIGHT = 3  # rollouts sent that the replay has not acknowledged
 
 
 class ReplaySender:
-    """The way to one store, which is asked ahead whether it wants more; nobody ever waits for it.
+    """Sends rollouts to one replay and never blocks on its replies.
 
-    Each question follows a piece, so an answer also says that the piece came: `MAX_IN_FLIGHT` bounds both.
-    `part` says what of a piece the store is sent, None for nothing; without it, everything.
+    A `wants_data` request follows each rollout, and messages are handled in order, so its reply also
+    acknowledges the rollout: `MAX_IN_FLIGHT` bounds both. `transform` returns the part of a rollout to send,
+    or None to send nothing; without it, rollouts are sent as they are.
     """
 
     def __init__(
-        self, store: RateLimitedSink, part: Callable[[Rollout], Rollout | None] | None = None
+        self, replay: RateLimitedSink, transform: Callable[[Rollout], Rollout | None] | None = None
     ) -> None:
-        self.store, self.part = store, part
-        self._asked: deque[Future[Literal[True] | None]] = deque()
-        self._wanted: Literal[True] | None = True
+        self.replay, self.transform = replay, transform
+        self._requests = Prefetch(replay.wants_data)
+        self._wants_data: Literal[True] | None = True  # the newest reply
 
-    def open(self) -> bool:
-        """Whether more may be sent, as far as is known."""
-        while self._asked and self._asked[0].ready():
-            self._wanted = self._asked.popleft().result()
-        if self._wanted is None and not self._asked:
-            self._asked.append(call_async(self.store.wants_data))
-            if self._asked[0].ready():
-                self._wanted = self._asked.popleft().result()
-        return self._wanted is True and len(self._asked) <= MAX_IN_FLIGHT
+    def can_send(self) -> bool:
+        """Return whether the newest reply allows another rollout and few enough are unacknowledged."""
+        while self._requests.ready():
+            self._wants_data = self._requests.poll()
+        if self._wants_data is None and not self._requests.in_flight:
+            self._requests.request()
+            self._wants_data = self._requests.poll()
+        return self._wants_data is True and self._requests.in_flight <= MAX_IN_FLIGHT
 
     def invalidate(self) -> None:
-        """Nothing is known of the store: ask before more is sent."""
-        self._wanted = None
+        """Forget the newest reply: the replay is asked again before more is sent."""
+        self._wants_data = None
 
-    def send(self, piece: Rollout) -> None:
-        """A piece, or what of it the store is to have, and the next question."""
-        sent = piece if self.part is None else self.part(piece)
-        if sent is not None:
-            send(self.store.add, sent)
-            self._asked.append(call_async(self.store.wants_data))
+    def send(self, rollout: Rollout) -> None:
+        """Send the rollout, or the part of it that `transform` returns, and the next request."""
+        part = rollout if self.transform is None else self.transform(rollout)
+        if part is not None:
+            send(self.replay.add, part)
+            self._requests.request()
 
     def end_streams(self, streams: Tensor | None = None) -> None:
-        """What these streams bring next does not continue what they brought last."""
-        send(self.store.end_streams, streams)
+        """The next rows of these streams (None: all) do not continue their last ones."""
+        send(self.replay.end_streams, streams)
 
 
 class Tee:
-    """An Intake that gives each piece to several stores and wants data while all of them do."""
+    """A RateLimitedSink that sends each rollout to several replays and accepts rows while all of them do."""
 
-    def __init__(self, ways: Sequence[ReplaySender]) -> None:
-        self.ways = ways
-        for way in ways:
-            way.invalidate()
+    def __init__(self, senders: Sequence[ReplaySender]) -> None:
+        self.senders = senders
+        for sender in senders:
+            sender.invalidate()
 
     def wants_data(self) -> Literal[True] | None:
-        """True while every store wants more; never waits."""
-        return True if all([way.open() for way in self.ways]) else None
+        """Return True while every replay accepts rows; never blocks."""
+        return True if all([sender.can_send() for sender in self.senders]) else None
 
-    def add(self, piece: Rollout) -> None:
-        """To each store what it is to have."""
-        for way in self.ways:
-            way.send(piece)
+    def add(self, rollout: Rollout) -> None:
+        """Send the rollout to each replay."""
+        for sender in self.senders:
+            sender.send(rollout)
 
     def end_streams(self, streams: Tensor | None = None) -> None:
-        """Tell all stores."""
-        for way in self.ways:
-            way.end_streams(streams)
+        """Forward to all replays."""
+        for sender in self.senders:
+            sender.end_streams(streams)

@@ -1,4 +1,4 @@
-"""ServerPeers: copies of a learner that meet at parameter servers."""
+"""ServerPeers: copies of a learner whose optimizer steps are made by parameter servers (Gorila)."""
 
 from __future__ import annotations
 
@@ -18,49 +18,51 @@ from troop.roles.parameter_server import ParameterServer, Versioned
 
 @dataclass(frozen=True)
 class OutlierConfig:
-    """Which losses are out of the ordinary: such a gradient is not sent (Gorila, section 4.2)."""
+    """Gradients of outlier losses are not sent (Gorila, section 4.2)."""
 
     max_deviations: float = bounded(4.0, low=0)
-    """Standard deviations above the running mean; 0 sends everything."""
+    """An outlier is this many standard deviations above the running mean; 0 sends everything."""
     decay: float = bounded(0.99, low=0, below=1)
-    """Of the running mean and variance."""
+    """Decay of the running mean and variance."""
     min_losses: int = bounded(100, low=1)
-    """Losses seen before any is refused."""
+    """Number of losses before any counts as an outlier."""
 
 
 class OutlierFilter:
-    """Keeps the running mean and variance of a learner's losses; losses it refuses count, cut to its bound.
+    """Running mean and variance of a learner's losses.
 
-    So a level that rises for good is taken in: the bound moves up with every refusal.
+    An outlier enters the statistics clipped to the bound, so the bound rises with each one and a permanently
+    higher loss is accepted after a while.
     """
 
     def __init__(self, config: OutlierConfig) -> None:
         self.config = config
-        self.state = torch.zeros(3)  # seen, mean, variance
+        self.state = torch.zeros(3)  # count, mean, variance
 
-    def refuses(self, loss: float) -> bool:
-        """Whether this loss is an outlier; it is taken into the statistics either way."""
-        seen, mean, variance = self.state.tolist()
+    def is_outlier(self, loss: float) -> bool:
+        """Return whether `loss` is an outlier, and add it to the statistics."""
+        count, mean, variance = self.state.tolist()
         bound = mean + self.config.max_deviations * variance**0.5
-        outlier = bool(self.config.max_deviations) and seen >= self.config.min_losses and loss > bound
+        outlier = bool(self.config.max_deviations) and count >= self.config.min_losses and loss > bound
         loss = min(loss, bound) if outlier else loss
-        share = max(1 - self.config.decay, 1 / (seen + 1))  # a plain mean until there is enough to run
-        away = loss - mean
+        rate = max(1 - self.config.decay, 1 / (count + 1))  # a plain mean of the first losses
+        delta = loss - mean
         self.state = torch.tensor(
-            [seen + 1, mean + share * away, (1 - share) * (variance + share * away * away)]
+            [count + 1, mean + rate * delta, (1 - rate) * (variance + rate * delta * delta)]
         )
         return outlier
 
 
-class Shared(Optimizer):
-    """Steps by giving the gradient away and taking the newest parameters home.
+class ParameterServerOptimizer(Optimizer):
+    """An optimizer whose step pushes the gradient to the servers and pulls the newest parameters.
 
-    Its state is which version of each shard its parameters are of, so that a learner back from an old
-    checkpoint sends gradients that say how old they are. Named `step`, since torch keeps only that one whole.
+    Its state holds the version of the parameters of each server, so that a learner restored from an old
+    checkpoint sends gradients with the right staleness. The versions are stored under the key "step", the
+    only one whose dtype torch preserves when it loads an optimizer state.
     """
 
-    found_inf: Tensor | None = None
-    loss: Tensor | None = None
+    found_inf: Tensor | None = None  # set by the algorithm: whether the gradient is not finite
+    loss: Tensor | None = None  # set by the algorithm
 
     def __init__(
         self,
@@ -70,106 +72,113 @@ class Shared(Optimizer):
         config: OutlierConfig,
     ) -> None:
         super().__init__(parameters, {"lr": 0.0})
-        assert len(parameters) == 1, "the parameters of a learner come as one tensor"
-        self.whole, self.number, self.servers, self.config = parameters[0], number, servers, config
-        size, count = len(self.whole), len(servers)
-        self.ends = [size * (i + 1) // count for i in range(count)]
-        self.judge = OutlierFilter(config)
-        self.replaced = False  # the parameters were replaced by another learner's since `turned` was asked
-        self.turned_at = 0
+        assert len(parameters) == 1, "the parameters of a learner are one flat tensor"
+        self.flat, self.number, self.servers = parameters[0], number, servers
+        self.ends = [len(self.flat) * (i + 1) // len(servers) for i in range(len(servers))]
+        self.outlier_filter = OutlierFilter(config)
+        self.replaced = False  # whether another learner's parameters were loaded since `period_elapsed`
+        self.last_version = 0  # of the first server, at the last `period_elapsed`
 
     @property
     def versions(self) -> Tensor | None:
-        """The version of each shard's part of the parameters; None before it has entered."""
-        return self.state[self.whole].get("step") if self.whole in self.state else None
+        """Version of the parameters of each server; None before registration."""
+        return self.state[self.flat].get("step") if self.flat in self.state else None
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One round trip to all shards at once, after the first of all one to enter."""
-        if self.versions is None and not self._entered():
-            return  # the gradient was of parameters that are gone
-        broken = bool(self.found_inf is not None and self.found_inf)
-        outlier = not broken and self._outlier()
+        """Push the gradient to all servers at once and load their parameters; registers first if needed."""
+        if self.versions is None and not self._register():
+            return  # the gradient belongs to parameters that have just been replaced
+        not_finite = bool(self.found_inf is not None and self.found_inf)
+        outlier = not not_finite and self._is_outlier()
         versions = self.versions
-        assert self.whole.grad is not None and versions is not None
-        gradients = self._parts(self.whole.grad)
-        asked = [
+        assert self.flat.grad is not None and versions is not None
+        replies = [
             call_async(
                 server.push_pull,
                 self.number,
-                None if broken or outlier else gradient.cpu(),
+                None if not_finite or outlier else gradient.cpu(),
                 int(version),
                 outlier,
             )
-            for server, gradient, version in zip(self.servers, gradients, versions, strict=True)
+            for server, gradient, version in zip(
+                self.servers, self._split(self.flat.grad), versions, strict=True
+            )
         ]
-        self._take([answer.result() for answer in asked])
+        self._load([reply.result() for reply in replies])
 
-    def _outlier(self) -> bool:
+    def _is_outlier(self) -> bool:
         if self.loss is None:
             return False
-        refused = self.judge.refuses(float(self.loss))
-        self.state[self.whole]["losses"] = self.judge.state
-        return refused
+        outlier = self.outlier_filter.is_outlier(float(self.loss))
+        self.state[self.flat]["losses"] = self.outlier_filter.state
+        return outlier
 
-    def _entered(self) -> bool:
-        """Whether the parameters one has are those of the servers, after they are."""
-        before = self.whole.detach().clone()
-        parts = [part.cpu() for part in self._parts(before)]
-        asked = [
-            call_async(s.register, self.number, part) for s, part in zip(self.servers, parts, strict=True)
+    def _register(self) -> bool:
+        """Load the parameters of the servers; return whether they equal the learner's own."""
+        own = self.flat.detach().clone()
+        parts = [part.cpu() for part in self._split(own)]
+        replies = [
+            call_async(server.register, self.number, part)
+            for server, part in zip(self.servers, parts, strict=True)
         ]
-        self._take([answer.result() for answer in asked])
-        same = torch.equal(before, self.whole)
+        self._load([reply.result() for reply in replies])
+        same = torch.equal(own, self.flat)
         self.replaced |= not same
         return same
 
-    def _take(self, fetched: list[Versioned | None]) -> None:
-        if any(part is None for part in fetched):  # a server came back with nothing: begin with what is here
-            self.state.pop(self.whole, None)
-            self._entered()
+    def _load(self, parts: list[Versioned | None]) -> None:
+        if any(
+            part is None for part in parts
+        ):  # a server was restarted empty: it starts from these parameters
+            self.state.pop(self.flat, None)
+            self._register()
             return
-        here = [part for part in fetched if part is not None]
-        for mine, part in zip(self._parts(self.whole.data), here, strict=True):
-            mine.copy_(part.parameters)
-        self.state[self.whole]["step"] = torch.tensor([part.version for part in here])
+        present = [part for part in parts if part is not None]
+        for target, part in zip(self._split(self.flat.data), present, strict=True):
+            target.copy_(part.parameters)
+        self.state[self.flat]["step"] = torch.tensor([part.version for part in present])
 
-    def _parts(self, whole: Tensor) -> list[Tensor]:
-        return [whole[begin:end] for begin, end in zip([0, *self.ends], self.ends, strict=False)]
+    def _split(self, flat: Tensor) -> list[Tensor]:
+        """Return the range of each server."""
+        return [flat[start:end] for start, end in zip([0, *self.ends], self.ends, strict=False)]
 
     def period_elapsed(self, period: int) -> bool:
-        """Whether the servers' count has passed a multiple of `period` since this was last asked."""
-        now = 0 if self.versions is None else int(self.versions[0])
-        turned = now // period != self.turned_at // period or self.replaced
-        self.turned_at, self.replaced = now, False
-        return turned
+        """Return whether the version has passed a multiple of `period` since the last call.
+
+        Also True if another learner's parameters were loaded since then.
+        """
+        version = 0 if self.versions is None else int(self.versions[0])
+        elapsed = version // period != self.last_version // period or self.replaced
+        self.last_version, self.replaced = version, False
+        return elapsed
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back versions and statistics."""
+        """Restore versions and loss statistics."""
         super().load_state_dict(state)
-        if "losses" in self.state[self.whole]:
-            self.judge.state = self.state[self.whole]["losses"].cpu()
+        if "losses" in self.state[self.flat]:
+            self.outlier_filter.state = self.state[self.flat]["losses"].cpu()
         if (versions := self.versions) is not None:
-            self.turned_at = int(versions[0])
+            self.last_version = int(versions[0])
 
 
 class ServerPeers:
-    """The other copies of a learner, met at parameter servers, each with a range of the parameters."""
+    """The other copies of a learner; each parameter server holds one range of the parameters."""
 
     def __init__(self, servers: Sequence[ParameterServer], outliers: OutlierConfig) -> None:
         self.servers, self.outliers = servers, outliers
-        self.optimizers: list[Shared] = []
+        self.optimizers: list[ParameterServerOptimizer] = []
 
     def optimizer(self, parameters: list[nn.Parameter], make: MakeOptimizer) -> Optimizer:
-        """One whose steps are made at the servers, by their own config; `make` is not asked."""
-        made = Shared(parameters, len(self.optimizers), self.servers, self.outliers)
-        self.optimizers.append(made)
-        return made
+        """Return an optimizer that steps on the servers; `make` is not used."""
+        optimizer = ParameterServerOptimizer(parameters, len(self.optimizers), self.servers, self.outliers)
+        self.optimizers.append(optimizer)
+        return optimizer
 
     def mean(self, x: Tensor) -> Tensor:
-        """Just `x`: nobody waits for the others."""
+        """Return `x`: learners are asynchronous and do not wait for each other."""
         return x
 
     def period_elapsed(self, updates: int, period: int) -> bool:
-        """By the count of the servers, so that all copies turn at the same one."""
+        """Return whether a period is complete by the servers' count, the same for all copies."""
         return self.optimizers[0].period_elapsed(period)

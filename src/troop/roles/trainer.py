@@ -1,4 +1,4 @@
-"""Trainer: acting and learning in turn, in one place."""
+"""Trainer: acts and learns in turn, on one host."""
 
 from __future__ import annotations
 
@@ -10,126 +10,120 @@ from torch import Tensor
 from troop.core.algorithm import Algorithm
 from troop.core.batch import Transition
 from troop.core.config import bounded
-from troop.core.errors import TrainingFault
 from troop.core.exploration import Exploration
 from troop.core.flow import Recorder, ReplayBuffer
 from troop.core.role import Metrics
 from troop.roles.collector import Collector, EnvFactory
-
-MAX_CONSECUTIVE_SKIPS = 10  # updates in a row that may be skipped for a loss that is not finite
+from troop.roles.learner import check_consecutive_skips
 
 
 @dataclass(frozen=True)
 class UpdateSchedule:
-    """How much is learned per vector step."""
+    """Updates per vector step."""
 
     batch_size: int = bounded(32_768, low=1)
     """Rows per update, drawn equally from all envs."""
     updates_per_step: int = bounded(2, low=0)
     """Critic updates per vector step; 0 only collects."""
     overlap: bool = False
-    """Learn while the simulator steps; the batch then misses the newest row."""
+    """Learn while the simulator steps; batches then do not contain the newest row."""
 
 
 class Trainer:
-    """Collects one vector step, stores it, and makes its updates; acts with the learner's own policy."""
+    """Makes one vector step and its updates per `step`; acts with the algorithm's own policy."""
+
+    kind = "training"
 
     def __init__(
         self,
-        world: EnvFactory,
+        env_factory: EnvFactory,
         algorithm: Algorithm[Transition],
         recorder: Recorder,
-        store: ReplayBuffer,
+        replay: ReplayBuffer,
         exploration: Exploration,
         schedule: UpdateSchedule,
-        save_store: bool = True,
-        store_name: str = "replay",
+        save_replay: bool = True,
+        replay_name: str = "replay",
     ) -> None:
-        self.algorithm, self.store, self.schedule = algorithm, store, schedule
-        self.collector = Collector(world, algorithm.policy, recorder, exploration)
-        self.save_store, self.store_name = save_store, store_name
-        self.version = 0
+        self.algorithm, self.replay, self.schedule = algorithm, replay, schedule
+        self.collector = Collector(env_factory, algorithm.policy, recorder, exploration)
+        self.save_replay, self.replay_name = save_replay, replay_name
+        self.version = 0  # number of updates
         self.notes: list[str] = []
 
     def step(self) -> Metrics:
-        """One vector step and its updates."""
+        """Make one vector step, add its rows to the replay, and make the updates."""
         self.collector.send()
         if self.schedule.overlap:
-            learned = self._learn()
-            return self._collect() | learned
-        collected = self._collect()
-        return collected | self._learn()
+            update_metrics = self._update()
+            return self._collect() | update_metrics
+        metrics = self._collect()
+        return metrics | self._update()
 
     def _collect(self) -> Metrics:
-        pieces, metrics = self.collector.recv()
-        for piece in pieces:
-            self.store.add(piece)
+        rollouts, metrics = self.collector.recv()
+        for rollout in rollouts:
+            self.replay.add(rollout)
         return metrics
 
-    def _learn(self) -> Metrics:
+    def _update(self) -> Metrics:
         metrics: Metrics = {}
         for _ in range(self.schedule.updates_per_step):
-            batch = self.store.sample(self.schedule.batch_size)
+            batch = self.replay.sample(self.schedule.batch_size)
             if batch is None:
-                break  # warming up
-            outcome = self.algorithm.update(batch)
-            if batch.index is not None and outcome.priority is not None:
-                self._reprioritize(batch.index, outcome.priority)
-            for name, value in outcome.metrics.items():
-                both = name.startswith("count/") and name in metrics
-                metrics[name] = metrics[name] + value if both else value
+                break  # fewer rows than learning starts with
+            result = self.algorithm.update(batch)
+            if batch.index is not None and result.priority is not None:
+                self._reprioritize(batch.index, result.priority)
+            for name, value in result.metrics.items():
+                summed = name.startswith("count/") and name in metrics
+                metrics[name] = metrics[name] + value if summed else value
             self.version += 1
             metrics["count/updates"] = int(metrics.get("count/updates", 0)) + 1
-            # Read rarely: on a GPU each look waits for everything queued before it.
-            if (
-                self.version % MAX_CONSECUTIVE_SKIPS == 0
-                and self.algorithm.consecutive_skips >= MAX_CONSECUTIVE_SKIPS
-            ):
-                raise TrainingFault(
-                    f"{int(self.algorithm.consecutive_skips)} updates in a row had a NaN or infinite loss, "
-                    f"up to update {self.version:,}; lower the learning rates, or look at the env's rewards."
-                )
+            check_consecutive_skips(self.algorithm, self.version)
         return metrics
 
     def _reprioritize(self, index: Tensor, priority: Tensor) -> None:
         priority = priority.cpu()
-        if priority.isfinite().all():  # an update that was skipped says nothing of its rows
-            self.store.reprioritize(index, priority)
+        if priority.isfinite().all():  # the priorities of a skipped update are meaningless
+            self.replay.reprioritize(index, priority)
 
     def latest(self, after: int) -> tuple[int, dict[str, Tensor]] | None:
-        """The policy as it is now."""
+        """Return the number of updates and the current policy weights; None if not above `after`."""
         if self.version <= after:
             return None
         return self.version, self.algorithm.policy.state_dict()
 
     def gauges(self) -> Metrics:
-        """What is worth showing but not counting."""
-        read = {"rows": len(self.store), "capacity": self.store.capacity, "age": self.store.sample_age}
-        return {f"{self.store_name}/{what}": value for what, value in read.items()}
+        """Return size, capacity and sample age of the replay."""
+        gauges = {
+            "rows": len(self.replay),
+            "capacity": self.replay.capacity,
+            "sample_age": self.replay.sample_age,
+        }
+        return {f"{self.replay_name}/{name}": value for name, value in gauges.items()}
 
     def close(self) -> None:
-        """Let the env go."""
+        """Close the env."""
         self.collector.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Learner, replay and env position."""
+        """Return the state of algorithm, replay and env."""
         return {
             "algorithm": self.algorithm.state_dict(),
-            "replay": self.store.state_dict() if self.save_store else None,
+            "replay": self.replay.state_dict() if self.save_replay else None,
             "collector": self.collector.state_dict(),
             "version": self.version,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on; what could not be taken back is said in `notes`."""
+        """Restore the result of `state_dict`; `notes` report what could not be restored."""
         self.algorithm.load_state_dict(state["algorithm"])
         self.version = int(state["version"])
         if state["replay"] is None:
-            self.notes.append("the replay was not saved (--system.save-replay): it fills anew")
-        elif dropped := self.store.load_state_dict(state["replay"]):
-            self.notes.append(
-                f"dropped {dropped:,} replay rows that have no place with these envs and capacity"
-            )
+            self.notes.append("the checkpoint has no replay (--system.save-replay): it starts empty")
+        elif dropped := self.replay.load_state_dict(state["replay"]):
+            self.notes.append(f"dropped {dropped:,} replay rows that do not fit these envs and this capacity")
         if not self.collector.load_state_dict(state["collector"]):
-            self.store.end_streams()
-            self.notes.append("the episodes under way were dropped; all envs start new ones")
+            self.replay.end_streams()
+            self.notes.append("episodes in progress were dropped; all envs start new ones")

@@ -1,4 +1,4 @@
-"""Weights: the newest policy, or other net, for whoever asks; newest wins."""
+"""Weights: the newest weights of a module, from one learner to many readers."""
 
 from __future__ import annotations
 
@@ -8,78 +8,78 @@ import torch
 from torch import Tensor, nn
 
 from troop.core.flow import WeightSource
-from troop.core.remote import Future, call_async, readonly, zero_copy
+from troop.core.remote import Prefetch, readonly, zero_copy
 
 
 class Weights:
-    """Keeps what was published last; its version is the learner's count of updates, and only grows."""
+    """Holds the weights published last; the version is the learner's number of updates and only grows."""
 
-    def __init__(self, of: str = "policy") -> None:
-        self.of = of  # whose weights they are; only a policy's can be acted with
+    def __init__(self, module_name: str = "policy") -> None:
+        self.module_name = module_name  # the module these weights belong to
         self.version = -1
         self.weights: dict[str, Tensor] = {}
 
     @zero_copy
     @torch.no_grad()
     def publish(self, updates: int, weights: dict[str, Tensor]) -> None:
-        """The policy after this many updates takes the place of the last.
+        """Replace the weights by a copy of `weights`, those after `updates` updates.
 
-        A learner that went back to a checkpoint counts from there; its policy is still the newest.
+        A learner restored from a checkpoint publishes a smaller number of updates; the version grows anyway.
         """
         self.version = max(updates, self.version + 1)
         self.weights = {name: x.detach().to("cpu", copy=True) for name, x in weights.items()}
 
     @readonly
     def latest(self, after: int) -> tuple[int, dict[str, Tensor]] | None:
-        """Version and weights, or None for those who have this version.
+        """Return version and weights; None if the version is `after` or nothing was published.
 
-        Not "a newer one": restored from a checkpoint it may know less than who asks, and is right; unless it
-        knows nothing at all.
+        Returns the current version even if it is older than the caller's: after a restore this role is
+        authoritative.
         """
         return None if self.version in (after, -1) else (self.version, self.weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """Version and weights."""
+        """Return version and weights."""
         return {"version": self.version, "weights": dict(self.weights)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them back."""
+        """Restore the result of `state_dict`."""
         self.version, self.weights = int(state["version"]), dict(state["weights"])
 
 
-def load_weights(net: nn.Module, weights: dict[str, Tensor]) -> None:
-    """What net.load_state_dict does, in a third of the time: weights come many times a second."""
-    own = net.state_dict()
+def load_weights(module: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Copy `weights` into `module`, as `load_state_dict` does in three times the time."""
+    own = module.state_dict()
     same = own.keys() == weights.keys() and all(own[name].shape == x.shape for name, x in weights.items())
     if own and same:
         torch._foreach_copy_(list(own.values()), [weights[name] for name in own])
     else:
-        net.load_state_dict(weights)  # says what does not fit
+        module.load_state_dict(weights)  # raises an error that names the mismatch
 
 
-class Subscription:
-    """Keeps a net at the newest weights of a source: asked ahead, newest wins, nobody waits."""
+class WeightReader:
+    """Keeps a module at the newest weights of a source, with one request always in flight."""
 
-    def __init__(self, source: WeightSource, net: nn.Module) -> None:
-        self.source, self.net, self.version = source, net, -1
-        self.longest = 0  # updates by which the net was ever behind
-        self._asked: Future[tuple[int, dict[str, Tensor]] | None] | None = None
+    def __init__(self, source: WeightSource, module: nn.Module) -> None:
+        self.module, self.version = module, -1
+        self.max_lag = 0  # the largest number of updates by which the module was behind
+        self._latest = Prefetch(source.latest)
 
     def refresh(self) -> int | None:
-        """Take newer weights if they are there; by how many updates the net was behind."""
-        if self._asked is None:
-            self._asked = call_async(self.source.latest, self.version)
-        if not self._asked.ready():
-            return None
-        newest = self._asked.result()
+        """Load newer weights if they have arrived; return by how many updates the module was behind.
+
+        None if nothing was loaded, or if these are the first weights.
+        """
+        self._latest.fill(self.version)
+        newest = self._latest.poll()
         if newest is None:
-            self._asked = call_async(self.source.latest, self.version)
+            self._latest.fill(self.version)
             return None
-        before, (self.version, weights) = self.version, newest
-        self._asked = call_async(self.source.latest, self.version)
-        load_weights(self.net, weights)
-        if before < 0:
+        previous, (self.version, weights) = self.version, newest
+        self._latest.fill(self.version)
+        load_weights(self.module, weights)
+        if previous < 0:
             return None
-        lag = max(0, self.version - before)  # a source that was restored may know less than who asks
-        self.longest = max(self.longest, lag)
+        lag = max(0, self.version - previous)  # a restored source may return an older version
+        self.max_lag = max(self.max_lag, lag)
         return lag

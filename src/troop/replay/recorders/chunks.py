@@ -1,4 +1,4 @@
-"""The recorder of actors: pieces of several vector steps, each row with its initial priority."""
+"""ChunkRecorder: rollouts of several vector steps with initial priorities, for actors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from troop.replay.recorders.steps import StepRecorder
 
 @dataclass(frozen=True, slots=True)
 class PendingStep:
-    """One vector step that waits, as it came: nothing is computed until a whole chunk leaves."""
+    """One vector step as received; rollouts and priorities are computed for a whole chunk at once."""
 
     obs: Obs
     action: Tensor
@@ -26,128 +26,129 @@ class PendingStep:
     terminated: Tensor
     truncated: Tensor
     valid: Tensor
-    closing: Rollout | None = None  # rows behind some of these
-    q: Tensor | None = None  # what the policy said
-    value: Tensor | None = None
-    after: Tensor | None = None  # value of the true successor where there are closing rows; NaN elsewhere
+    closing: Rollout | None = None  # closing rows that follow some of these
+    q: Tensor | None = None  # the policy's Q(obs, action)
+    value: Tensor | None = None  # the policy's V(obs)
+    next_value: Tensor | None = None  # V of the final observation where there are closing rows; NaN elsewhere
 
 
 class ChunkRecorder:
-    """Hands over `length` vector steps at a time, in order, each row once.
+    """Returns `length` vector steps at a time, in order, each row once.
 
-    With a `judge` rows are held back until their n-step window is complete, and leave with its |TD error|:
-    `q` and `value`, which the policy told with each action, are all it takes. The judge, the same
-    policy, is asked only about observations nobody acts on: those at time limits of backends
+    With a `policy`, rows are delayed until their n-step window is complete, and their extras hold its |TD
+    error| as "priority". It is computed from `q` and `value`, which the policy returns with each action.
+    The policy is called again only for observations that it does not act on: final observations of backends
     that reset within the step, and those at forced resets.
     """
 
     def __init__(
-        self, envs: int, first: int, length: int, experience: NStep, judge: Policy | None = None
+        self, envs: int, first_stream: int, length: int, experience: NStep, policy: Policy | None = None
     ) -> None:
-        self.steps, self.length, self.experience, self.judge = (
-            StepRecorder(envs, first),
-            length,
-            experience,
-            judge,
-        )
-        self.held: list[PendingStep] = []
-        self._extras: dict[str, Tensor] = {}
+        self.steps = StepRecorder(envs, first_stream)
+        self.length, self.experience, self.policy = length, experience, policy
+        self.pending: list[PendingStep] = []
+        self._policy_extras: dict[str, Tensor] = {}
 
     @property
     def streams(self) -> Tensor:
         """The streams it records."""
         return self.steps.streams
 
-    def on_action(self, obs: Obs, acted: PolicyOutput) -> None:
-        """Remember what was acted on, how, and what the policy thought of it."""
-        self.steps.on_action(obs, acted)
-        self._extras = acted.extras
+    def on_action(self, obs: Obs, output: PolicyOutput) -> None:
+        """Record observation, action and value estimates."""
+        self.steps.on_action(obs, output)
+        self._policy_extras = output.extras
 
     def on_step(self, step: Step) -> list[Rollout]:
-        """A chunk every `length` vector steps."""
-        closed = self.steps.closed(step)
-        closing = closed[0] if closed else None
-        q = self._extras.get("q") if self.judge is not None else None
-        value = self._extras["value"] if q is not None else None
-        after = self._after(closing, step.reward) if q is not None and closing is not None else None
-        ends = (step.reward, step.terminated, step.truncated, step.valid)
-        self.held.append(PendingStep(self.steps.obs, self.steps.action, *ends, closing, q, value, after))
-        waits = 0 if q is None else self.experience.n
-        return self._leave(self.length) if len(self.held) >= self.length + waits else []
+        """Record the step; return a chunk every `length` vector steps."""
+        closing = next(iter(self.steps.closing_rows(step)), None)
+        q = self._policy_extras.get("q") if self.policy is not None else None
+        value = self._policy_extras["value"] if q is not None else None
+        next_value = None
+        if q is not None and closing is not None:
+            next_value = self._final_values(closing, step.reward)
+        outcome = (step.reward, step.terminated, step.truncated, step.valid)
+        self.pending.append(
+            PendingStep(self.steps.obs, self.steps.action, *outcome, closing, q, value, next_value)
+        )
+        delay = 0 if q is None else self.experience.n
+        return self._take(self.length) if len(self.pending) >= self.length + delay else []
 
     def flush(self, obs: Obs) -> list[Rollout]:
-        """Everything held, and a closing row per stream at the observation reached."""
-        if self.held and self.held[-1].q is not None:
-            value, action = self._judged(obs), torch.zeros_like(self.held[-1].action)
-            nothing = torch.zeros_like(value)
-            never = nothing.bool()
-            self.held.append(PendingStep(obs, action, nothing, never, never, never, None, nothing, value))
-            return self._leave(len(self.held))
-        return (self._leave(len(self.held)) if self.held else []) + self.steps.flush(obs)
+        """Return all pending rows, and one closing row per stream with the observation `obs`."""
+        if self.pending and self.pending[-1].q is not None:
+            value, action = self._values(obs), torch.zeros_like(self.pending[-1].action)
+            zero = torch.zeros_like(value)
+            false = zero.bool()
+            self.pending.append(PendingStep(obs, action, zero, false, false, false, None, zero, value))
+            return self._take(len(self.pending))
+        return (self._take(len(self.pending)) if self.pending else []) + self.steps.flush(obs)
 
-    def _after(self, closing: Rollout, like: Tensor) -> Tensor:
-        after = torch.full_like(like, torch.nan)
-        after[closing.streams - self.streams[0]] = self._judged({k: x[0] for k, x in closing.obs.items()})
-        return after
+    def _final_values(self, closing: Rollout, like: Tensor) -> Tensor:
+        values = torch.full_like(like, torch.nan)
+        values[closing.streams - self.streams[0]] = self._values({k: x[0] for k, x in closing.obs.items()})
+        return values
 
-    def _judged(self, obs: Obs) -> Tensor:
-        """What the policy thinks of observations it does not act on."""
-        assert self.judge is not None
-        some = next(iter(obs.values()))
-        still = torch.zeros(len(some), device=some.device)
-        acted = self.judge.act(obs, self.judge.initial_state(len(some)), still)
-        return acted.extras["value"]
+    def _values(self, obs: Obs) -> Tensor:
+        """Return the policy's V(obs) of observations that it does not act on."""
+        assert self.policy is not None
+        first = next(iter(obs.values()))
+        no_exploration = torch.zeros(len(first), device=first.device)
+        output = self.policy.act(obs, self.policy.initial_state(len(first)), no_exploration)
+        return output.extras["value"]
 
-    def _leave(self, count: int) -> list[Rollout]:
-        """The first `count` vector steps as few pieces: a new one begins behind closing rows of some."""
+    def _take(self, count: int) -> list[Rollout]:
+        """Remove the first `count` vector steps; return them as few rollouts, split after closing rows."""
         priority = self._priorities(count)
-        leaving, self.held = self.held[:count], self.held[count:]
-        pieces: list[Rollout] = []
-        begun = 0
-        for at, held in enumerate(leaving, 1):
-            if held.closing is not None or at == count:
-                some = None if priority is None else priority[begun:at]
-                pieces.append(self._joined(leaving[begun:at], some))
-                begun = at
-            if held.closing is not None:
-                pieces.append(held.closing)
-        return pieces
+        taken, self.pending = self.pending[:count], self.pending[count:]
+        rollouts: list[Rollout] = []
+        start = 0
+        for end, step in enumerate(taken, 1):
+            if step.closing is not None or end == count:
+                extras = {} if priority is None else {"priority": priority[start:end]}
+                rollouts.append(self._stack(taken[start:end], extras))
+                start = end
+            if step.closing is not None:
+                rollouts.append(step.closing)
+        return rollouts
 
-    def _joined(self, held: list[PendingStep], priority: Tensor | None) -> Rollout:
-        obs = {name: torch.stack([h.obs[name] for h in held]) for name in held[0].obs}
-        return Rollout(self.streams, obs, torch.stack([h.action for h in held]), *_ends(held), priority)
+    def _stack(self, steps: list[PendingStep], extras: dict[str, Tensor]) -> Rollout:
+        obs = {name: torch.stack([step.obs[name] for step in steps]) for name in steps[0].obs}
+        action = torch.stack([step.action for step in steps])
+        return Rollout(self.streams, obs, action, *_stack_outcomes(steps), extras)
 
     def _priorities(self, count: int) -> Tensor | None:
-        last = self.held[-1]
+        last = self.pending[-1]
         if last.q is None:
             return None
-        none = torch.full_like(last.q, torch.nan)
-        after = torch.stack([none if held.after is None else held.after for held in self.held])
-        q, value = (torch.stack([getattr(held, name) for held in self.held]) for name in ("q", "value"))
-        return n_step_td_error(ActedSteps(q, value, after, *_ends(self.held)), count, self.experience)
+        nan = torch.full_like(last.q, torch.nan)
+        next_value = torch.stack(
+            [nan if step.next_value is None else step.next_value for step in self.pending]
+        )
+        q, value = (torch.stack([getattr(step, name) for step in self.pending]) for name in ("q", "value"))
+        steps = ActedSteps(q, value, next_value, *_stack_outcomes(self.pending))
+        return n_step_td_error(steps, count, self.experience)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is held."""
-        return {"held": [{k: _plain(v) for k, v in _fields(held).items()} for held in self.held]}
+        """Return the pending steps."""
+        return {"pending": [_as_dict(step) for step in self.pending]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take it back."""
-        self.held = []
-        for held in state["held"]:
-            closing = None if held["closing"] is None else Rollout(**held["closing"])
-            self.held.append(PendingStep(**held | {"closing": closing}))
+        """Restore the result of `state_dict`."""
+        self.pending = []
+        for fields in state["pending"]:
+            closing = None if fields["closing"] is None else Rollout(**fields["closing"])
+            self.pending.append(PendingStep(**fields | {"closing": closing}))
 
 
-def _ends(held: list[PendingStep]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Reward, terminated, truncated, closing, [T, B]; the ends of a row that is not valid mean nothing."""
+def _stack_outcomes(steps: list[PendingStep]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return reward, terminated, truncated and closing, [T, B]; rows that are not valid end no episode."""
     names = ("reward", "terminated", "truncated", "valid")
-    reward, terminated, truncated, valid = (torch.stack([getattr(h, n) for h in held]) for n in names)
+    reward, terminated, truncated, valid = (torch.stack([getattr(s, n) for s in steps]) for n in names)
     return reward, terminated & valid, truncated & valid, ~valid
 
 
-def _fields(value: Any) -> dict[str, Any]:  # noqa: ANN401
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401
-    return _fields(value) if isinstance(value, Rollout) else value
+def _as_dict(value: PendingStep | Rollout) -> dict[str, Any]:
+    """Return the fields, also of a nested Rollout; unlike dataclasses.asdict, tensors are not copied."""
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return {name: _as_dict(x) if isinstance(x, Rollout) else x for name, x in fields.items()}

@@ -1,4 +1,4 @@
-"""The recorder of plain steps: every vector step becomes one piece of time-ordered rows."""
+"""StepRecorder: each vector step is one rollout of length 1."""
 
 from __future__ import annotations
 
@@ -11,59 +11,59 @@ from troop.core.env import Obs, Step
 
 
 class StepRecorder:
-    """Hands each step over at once; n-step windows are formed when the replay is sampled."""
+    """Returns each step at once; the replay forms n-step windows when it is sampled."""
 
-    def __init__(self, envs: int, first: int = 0) -> None:
-        self.streams = torch.arange(first, first + envs)  # host side, as the replay keeps its heads there
+    def __init__(self, envs: int, first_stream: int = 0) -> None:
+        self.streams = torch.arange(first_stream, first_stream + envs)  # on the host, as replays expect
         self.obs: Obs = {}
         self.action = torch.empty(0)
 
-    def on_action(self, obs: Obs, acted: PolicyOutput) -> None:
-        """Remember what was acted on and how."""
-        self.obs, self.action = obs, acted.action
+    def on_action(self, obs: Obs, output: PolicyOutput) -> None:
+        """Record observation and action."""
+        self.obs, self.action = obs, output.action
 
     def on_step(self, step: Step) -> list[Rollout]:
-        """The rows of this step, and closing rows where the env was reset within it.
+        """Return the rows of this step, and closing rows of envs that were reset within it.
 
-        A row that is not valid was acted on a final observation (EnvPool's extra row) or answered by a
-        fault: its observation closes the episode, and its action and answer mean nothing.
+        The action of a row that is not valid was computed from a final observation (EnvPool's extra row) or
+        its step was an env fault: its observation closes the episode; action and reward have no meaning.
         """
-        closing = ~step.valid
-        row = Rollout(
+        rows = Rollout(
             self.streams,
             {name: x.unsqueeze(0) for name, x in self.obs.items()},
             self.action.unsqueeze(0),
             step.reward.unsqueeze(0),
             (step.terminated & step.valid).unsqueeze(0),
             (step.truncated & step.valid).unsqueeze(0),
-            closing.unsqueeze(0),
+            (~step.valid).unsqueeze(0),
         )
-        return [row, *self.closed(step)]
+        return [rows, *self.closing_rows(step)]
 
-    def closed(self, step: Step) -> list[Rollout]:
-        """Rows for what followed where the env was reset within the step: the successor is not the next row.
+    def closing_rows(self, step: Step) -> list[Rollout]:
+        """Return closing rows of envs that were truncated and reset within this step.
 
-        Not after a termination, where nobody bootstraps and the successor is never looked at.
+        Their final observation is not in the next row. Terminated envs need none: nothing is bootstrapped
+        from their final observation.
         """
         if step.next_obs is step.obs or not step.truncated.any():
             return []
-        where = step.truncated.nonzero().squeeze(1)
-        final = {name: x[where] for name, x in step.next_obs.items()}
-        return [self._closing(final, self.streams[where.cpu()])]
+        envs = step.truncated.nonzero().squeeze(1)
+        final_obs = {name: x[envs] for name, x in step.next_obs.items()}
+        return [self._closing_rows(final_obs, self.streams[envs.cpu()])]
 
     def flush(self, obs: Obs) -> list[Rollout]:
-        """One closing row per stream, at the observation reached."""
-        return [self._closing(obs, self.streams)] if self.action.numel() else []
+        """Return one closing row per stream, with the observation `obs`."""
+        return [self._closing_rows(obs, self.streams)] if self.action.numel() else []
 
-    def _closing(self, obs: Obs, streams: Tensor) -> Rollout:
+    def _closing_rows(self, obs: Obs, streams: Tensor) -> Rollout:
         count, device = len(streams), self.action.device
-        nothing = torch.zeros(1, count, dtype=torch.bool, device=device)
+        false = torch.zeros(1, count, dtype=torch.bool, device=device)
         return Rollout(
             streams,
             {name: x.unsqueeze(0) for name, x in obs.items()},
             torch.zeros_like(self.action[:count]).unsqueeze(0),
             torch.zeros(1, count, device=device),
-            nothing,
-            nothing,
-            ~nothing,
+            false,
+            false,
+            ~false,
         )

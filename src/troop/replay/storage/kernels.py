@@ -1,8 +1,8 @@
-"""The loops over rows that sampling consists of, compiled: each reads every row it needs once.
+"""Loops over rows, compiled by numba, for replays in host memory: each reads every row it needs once.
 
-As a chain of tensor operations the same work costs three times one gather of the batch
-(docs/results/bench.md). `kernels_torch.py` has the same functions as tensor operations,
-for replays that live on a GPU.
+As a sequence of tensor operations the same work takes three times as long as one gather of the batch
+(docs/results/bench.md). `kernels_torch.py` has the same functions as tensor operations, for replays on a GPU.
+A slot is the index of a row in the storage: stream * length + position in the ring of the stream.
 """
 
 from __future__ import annotations
@@ -11,138 +11,138 @@ from typing import Any
 
 import numpy as np
 
-from troop.replay.storage.lazy_numba import compiled
+from troop.replay.storage.lazy_numba import njit_lazy
 
-TERMINATED, TRUNCATED, CLOSING = 1, 2, 4
-FRESH = 8  # a stack of frames begins here: what came before is this frame again
-TRIES = 8
-BLOCK = 128
+TERMINATED, TRUNCATED, CLOSING = 1, 2, 4  # bits of a row's flags
+STACK_START = 8  # a frame stack starts here: earlier frames are copies of this one
+MAX_TRIES = 8  # random draws before the search for a valid row becomes linear
+BLOCK = 128  # rows that `n_step_returns` loads into the cache at a time
 
 Array = np.ndarray[Any, Any]
 
 
-@compiled
-def rehash(random: Any, again: Any) -> Any:  # noqa: ANN401 - int64s of numba's
-    """A number in [0, 2^32) of a random one below 2^62: its upper half, or another for each try `again`."""
-    if again:  # the mixing of SplitMix64, cut to what int64 can hold
-        random += again
+@njit_lazy
+def rehash(random: Any, attempt: Any) -> Any:  # noqa: ANN401 - numba int64
+    """Map a random number below 2^62 to [0, 2^32): its upper half, or a hash of it if `attempt` > 0."""
+    if attempt:  # SplitMix64's mixing function with constants that fit into int64
+        random += attempt
         random = (random ^ (random >> 30)) * np.int64(0x1CE4E5B9)
         random = (random ^ (random >> 27)) * np.int64(0x133111EB)
         random = (random ^ (random >> 31)) & np.int64(0x3FFFFFFFFFFFFFFF)
     return random >> 30
 
 
-@compiled
-def _free(head: Any, length: int, span: int, margin: int) -> Any:  # noqa: ANN401 - an int64 of numba's
-    """Complete windows of a stream."""
-    held = min(head, length)
-    return max(held - span - (margin if head > length else 0), 0)
+@njit_lazy
+def _num_windows(written: Any, length: int, n: int, margin: int) -> Any:  # noqa: ANN401 - numba int64
+    """Return the number of complete n-step windows of a stream."""
+    stored = min(written, length)
+    return max(stored - n - (margin if written > length else 0), 0)
 
 
-@compiled
-def draw(
+@njit_lazy
+def draw_slots(
     random: Array,
-    share: float,
-    heads: Array,
+    shift: float,
+    rows_written: Array,
     length: int,
-    span: int,
+    n: int,
     margin: int,
     flags: Array,
-    place: Array,
+    slots: Array,
 ) -> int:
-    """Fill `place` with rows that are transitions, uniformly; returns how many were not found (set to -1).
+    """Fill `slots` with uniformly drawn transitions; return how many were not found (set to -1).
 
-    Streams are chosen at equal steps through all complete windows, so each gets its share to within one row;
-    `share` in [0, 1) shifts them. A window is complete if its start is held, `margin` rows after the oldest
-    of a full ring, and `span` rows follow it.
+    Streams are chosen at equal steps through all complete windows, so that each gets its share to within
+    one row; `shift` in [0, 1) offsets the steps. A window is complete if `n` rows follow its first row,
+    which must be at least `margin` rows after the oldest row of a full ring.
     """
-    streams = heads.shape[0]
+    streams = rows_written.shape[0]
     total = 0
     for s in range(streams):
-        total += _free(heads[s], length, span, margin)
-    missing, s, rows = 0, -1, place.shape[0]
-    end, free, base, oldest = 0, 0, -length, 0
+        total += _num_windows(rows_written[s], length, n, margin)
+    missing, s, rows = 0, -1, slots.shape[0]
+    end, windows, base, oldest = 0, 0, -length, 0
     for i in range(rows):
-        target = min(int((i + share) * total / rows), total - 1)
+        target = min(int((i + shift) * total / rows), total - 1)
         while end <= target:
             s += 1
-            free = _free(heads[s], length, span, margin)
-            end += free
+            windows = _num_windows(rows_written[s], length, n, margin)
+            end += windows
             base += length
-            oldest = (heads[s] + margin) % length if heads[s] > length else 0
-        found, offset = np.int64(-1), np.int64(0)
-        for again in range(TRIES):
-            # A share of 2^32 times `free`: a product instead of a division.
-            offset = (rehash(random[i], again) * free) >> 32
-            at = oldest + offset
-            at = base + (at - length if at >= length else at)
-            if not flags[at] & CLOSING:
-                found = at
+            oldest = (rows_written[s] + margin) % length if rows_written[s] > length else 0
+        slot, offset = np.int64(-1), np.int64(0)
+        for attempt in range(MAX_TRIES):
+            # Scales a number below 2^32 to [0, windows) with a product instead of a division.
+            offset = (rehash(random[i], attempt) * windows) >> 32
+            candidate = oldest + offset
+            candidate = base + (candidate - length if candidate >= length else candidate)
+            if not flags[candidate] & CLOSING:
+                slot = candidate
                 break
-        if found < 0:  # nearly all rows are closing ones: the next that is not
-            for ahead in range(1, free):
-                at = base + (oldest + (offset + ahead) % free) % length
-                if not flags[at] & CLOSING:
-                    found = at
+        if slot < 0:  # nearly all rows are closing rows: take the next one that is not
+            for ahead in range(1, windows):
+                candidate = base + (oldest + (offset + ahead) % windows) % length
+                if not flags[candidate] & CLOSING:
+                    slot = candidate
                     break
-        place[i] = found
-        missing += int(found < 0)
+        slots[i] = slot
+        missing += int(slot < 0)
     return missing
 
 
-@compiled
-def windows(
-    place: Array,
+@njit_lazy
+def n_step_returns(
+    slots: Array,
     length: int,
     reward: Array,
     flags: Array,
-    powers: Array,
+    gamma_powers: Array,
     final: int,
-    total: Array,
+    returns: Array,
     discount: Array,
     successor: Array,
 ) -> float:
-    """Sum the n-step windows that start at `place` up to their episode's end.
+    """Sum the rewards of the n-step windows that start at `slots`, up to the end of their episode.
 
-    A row counts if no earlier row of the window ended the episode and it is not a closing row itself. The
-    successor is the row after the last that counted; `discount` is gamma^steps, or 0 if a row with one of the
-    `final` flags counted.
+    A row counts if no earlier row of the window ended the episode and it is not a closing row. `successor` is
+    the slot after the last row that counts; `discount` is gamma^steps, or 0 if a row with one of the `final`
+    flags counts.
     """
-    n = powers.shape[0] - 1
-    rows, touched = place.shape[0], np.float64(0.0)
+    n = gamma_powers.shape[0] - 1
+    rows, touched = slots.shape[0], np.float64(0.0)
     for i in range(rows):
-        # A loop too simple to wait in: it fetches a block's memory; the one below would miss row by row.
+        # Loads the memory of a block with independent reads; the loop below would miss the cache row by row.
         if i % BLOCK == 0:
             for j in range(i, min(i + BLOCK, rows)):
-                touched += reward[place[j]] + flags[place[j]]
-        base = place[i] // length * length
-        at, summed, steps, lives = place[i], np.float64(0.0), 0, True
+                touched += reward[slots[j]] + flags[slots[j]]
+        base = slots[i] // length * length
+        slot, total, steps, bootstraps = slots[i], np.float64(0.0), 0, True
         while steps < n:
-            flag = flags[at]
+            flag = flags[slot]
             if flag & CLOSING:
                 break
-            summed += powers[steps] * reward[at]
+            total += gamma_powers[steps] * reward[slot]
             steps += 1
-            at += 1
-            if at == base + length:
-                at = base
+            slot += 1
+            if slot == base + length:
+                slot = base
             if flag & (TERMINATED | TRUNCATED):
-                lives = not flag & final
+                bootstraps = not flag & final
                 break
-        total[i] = summed
-        discount[i] = powers[steps] if lives else 0.0
-        successor[i] = at
-    return touched  # of no meaning, but what is returned is not optimised away
+        returns[i] = total
+        discount[i] = gamma_powers[steps] if bootstraps else 0.0
+        successor[i] = slot
+    return touched  # returned only so that the compiler keeps the reads
 
 
-@compiled
-def frame_stacks(place: Array, length: int, flags: Array, history: Array) -> None:
-    """Fill `history` [B, stack], oldest first, with the rows whose frames make up the stacks at `place`."""
-    rows, stack = history.shape
+@njit_lazy
+def frame_stacks(slots: Array, length: int, flags: Array, stacks: Array) -> None:
+    """Fill `stacks` [B, stack] with the slots of the frames that form the stacks at `slots`, oldest first."""
+    rows, stack = stacks.shape
     for i in range(rows):
-        at = place[i]
-        first = at // length * length
+        slot = slots[i]
+        base = slot // length * length
         for back in range(stack):
-            history[i, stack - 1 - back] = at
-            if not flags[at] & FRESH:
-                at = at - 1 if at > first else at + length - 1
+            stacks[i, stack - 1 - back] = slot
+            if not flags[slot] & STACK_START:
+                slot = slot - 1 if slot > base else slot + length - 1

@@ -1,4 +1,4 @@
-"""From places in the streams to Transitions: n-step windows cut at ends, stacks of frames put together."""
+"""NStepSampler: n-step transitions from the slots of their first rows."""
 
 from __future__ import annotations
 
@@ -13,49 +13,50 @@ from troop.replay.storage.ring import ACTION, RingStorage
 
 
 class NStepSampler:
-    """Cuts the experience an algorithm wants out of the streams."""
+    """Computes the transitions of an NStep specification from the rows of a storage."""
 
-    def __init__(self, streams: RingStorage, experience: NStep) -> None:
-        self.streams, self.experience = streams, experience
-        # Each power is rounded once, and sums are made in double precision.
-        self.powers = experience.gamma ** torch.arange(
-            experience.n + 1, dtype=torch.float64, device=streams.device
+    def __init__(self, storage: RingStorage, experience: NStep) -> None:
+        self.storage, self.experience = storage, experience
+        # Powers and sums in double precision: each is rounded once.
+        self.gamma_powers = experience.gamma ** torch.arange(
+            experience.n + 1, dtype=torch.float64, device=storage.device
         )
-        self.final = kernels.TERMINATED
+        self.final = kernels.TERMINATED  # flags of rows after which nothing is bootstrapped
         if not experience.bootstrap_on_truncation:
             self.final |= kernels.TRUNCATED
-        scaled = experience.scale_rewards_to is not None
-        self.scale = RewardScale(experience, streams.streams, str(streams.device)) if scaled else None
+        self.reward_scale: RewardScale | None = None
+        if experience.scale_rewards_to is not None:
+            self.reward_scale = RewardScale(experience, storage.num_streams, str(storage.device))
 
     def transitions(
-        self, place: Tensor, weight: Tensor | None = None, index: Tensor | None = None
+        self, slots: Tensor, weight: Tensor | None = None, index: Tensor | None = None
     ) -> Transition:
-        """The transitions that start at `place` [B]."""
-        reward, discount, successor = self.end_streams(place)
-        found = self.streams.fields(torch.cat((place, successor)))
-        rows = len(place)
-        before: Obs = {name: x[:rows] for name, x in found.items()}
-        after: Obs = {name: x[rows:] for name, x in found.items() if name != ACTION}
-        action = before.pop(ACTION)
-        if self.scale is not None:
-            reward = reward / self.scale.value
-        return Transition(before, action, reward, discount, after, weight, index)
+        """Return the transitions that start at `slots` [B]; `weight` and `index` are passed on."""
+        reward, discount, successor = self.n_step_returns(slots)
+        fields = self.storage.fields(torch.cat((slots, successor)))
+        rows = len(slots)
+        obs: Obs = {name: x[:rows] for name, x in fields.items()}
+        next_obs: Obs = {name: x[rows:] for name, x in fields.items() if name != ACTION}
+        action = obs.pop(ACTION)
+        if self.reward_scale is not None:
+            reward = reward / self.reward_scale.value
+        return Transition(obs, action, reward, discount, next_obs, weight, index)
 
-    def end_streams(self, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(reward, discount, place of the successor) of each window."""
-        streams = self.streams
-        if streams.device.type != "cpu":
-            return kernels_torch.windows(
-                place, streams.length, streams.reward, streams.flags, self.powers, self.final
+    def n_step_returns(self, slots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (discounted sum of rewards, discount, slot of the successor) of each window, [B] each."""
+        storage = self.storage
+        if storage.device.type != "cpu":
+            return kernels_torch.n_step_returns(
+                slots, storage.length, storage.reward, storage.flags, self.gamma_powers, self.final
             )
-        reward, discount = torch.empty(len(place)), torch.empty(len(place))
-        successor = torch.empty_like(place)
-        kernels.windows(
-            place.numpy(),
-            streams.length,
-            streams.reward.numpy(),
-            streams.flags.numpy(),
-            self.powers.numpy(),
+        reward, discount = torch.empty(len(slots)), torch.empty(len(slots))
+        successor = torch.empty_like(slots)
+        kernels.n_step_returns(
+            slots.numpy(),
+            storage.length,
+            storage.reward.numpy(),
+            storage.flags.numpy(),
+            self.gamma_powers.numpy(),
             self.final,
             reward.numpy(),
             discount.numpy(),

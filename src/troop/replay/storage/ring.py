@@ -1,9 +1,9 @@
-"""Streams: a time-ordered ring per env in which every observation is kept once.
+"""RingStorage: one time-ordered ring of rows per env stream, with every observation stored once.
 
 The successor of a row is the next row of its stream. Where an episode ended, the next row is a *closing*
-row: it holds the true final observation and is no transition. EnvPool's extra row after an end is
-just that; for other backends the recorder adds it. So no observation is kept twice and none aside.
-Of a stack of frames each row keeps the newest only: the others are those of the rows before it.
+row: it holds the final observation and is not a transition. EnvPool's extra row after an episode end is
+one; for other backends the recorder adds it. So no observation is stored twice, and none in a separate
+place. Of a frame stack each row stores only the newest frame: the others are those of the rows before it.
 """
 
 from __future__ import annotations
@@ -19,180 +19,191 @@ from troop.core.batch import Rollout
 from troop.core.env import Continuous, EnvSpec, Field
 from troop.replay.storage import kernels, kernels_torch
 from troop.replay.storage.allocation import allocator, zeros
-from troop.replay.storage.kernels import CLOSING, FRESH, TRUNCATED
+from troop.replay.storage.kernels import CLOSING, STACK_START, TRUNCATED
 
 ACTION = "action"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which fields a row has: float32 ones share one packed row, others have an array of their own."""
+    """The fields of a row: float32 vectors share one packed array, other fields have an array each."""
 
     packed: dict[str, tuple[int, int]]  # name -> first column, width
-    loose: dict[str, Field]
+    separate: dict[str, Field]
 
     @staticmethod
     def of(spec: EnvSpec) -> Layout:
-        """The layout of an env's rows."""
-        chosen = Field((), torch.int64)
-        action = Field((spec.action.size,)) if isinstance(spec.action, Continuous) else chosen
+        """Return the layout of the rows of an env."""
+        action = Field((), torch.int64)
+        if isinstance(spec.action, Continuous):
+            action = Field((spec.action.size,))
         packed: dict[str, tuple[int, int]] = {}
-        loose: dict[str, Field] = {}
+        separate: dict[str, Field] = {}
         column = 0
         for name, field in (spec.obs | {ACTION: action}).items():
             if field.dtype == torch.float32 and len(field.shape) == 1 and field.stack == 1:
                 packed[name] = (column, field.shape[0])
                 column += field.shape[0]
             else:
-                loose[name] = field
-        return Layout(packed, loose)
+                separate[name] = field
+        return Layout(packed, separate)
 
     @property
     def width(self) -> int:
-        """Columns of a packed row."""
+        """Columns of the packed array."""
         return sum(width for _, width in self.packed.values())
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row, with reward and flags."""
-        loose = sum(torch.Size(field.frame).numel() * field.dtype.itemsize for field in self.loose.values())
-        return 4 * self.width + loose + 4 + 1
+        """Bytes of one row, including reward and flags."""
+        separate = sum(
+            torch.Size(field.frame).numel() * field.dtype.itemsize for field in self.separate.values()
+        )
+        return 4 * self.width + separate + 4 + 1
 
 
 class RingStorage:
-    """`streams` rings of `length` rows; knows where rows are, not how they are drawn."""
+    """`num_streams` rings of `length` rows each.
+
+    Rows are addressed by slots: stream * length + position in the ring.
+    """
 
     def __init__(
-        self, spec: EnvSpec, streams: int, length: int, device: str = "cpu", folder: str = ""
+        self, spec: EnvSpec, num_streams: int, length: int, device: str = "cpu", directory: str = ""
     ) -> None:
-        self.layout, self.streams, self.length = Layout.of(spec), streams, length
+        self.layout, self.num_streams, self.length = Layout.of(spec), num_streams, length
         self.device = torch.device(device)
-        total = streams * length
+        total = num_streams * length
         allocate = allocator(
-            total * self.layout.row_bytes, device, folder, f"A replay of {total:,} rows of {spec.id}"
+            total * self.layout.row_bytes, device, directory, f"A replay of {total:,} rows of {spec.id}"
         )
         self.rows = allocate((total, self.layout.width), torch.float32)
-        self.loose = {
-            name: allocate((total, *field.frame), field.dtype) for name, field in self.layout.loose.items()
+        self.separate = {
+            name: allocate((total, *field.frame), field.dtype) for name, field in self.layout.separate.items()
         }
         self.reward = zeros((total,), torch.float32, device)
         self.flags = zeros((total,), torch.uint8, device)
-        self.heads = np.zeros(streams, dtype=np.int64)  # rows ever written, per stream; host side, no sync
+        # Rows ever written to each stream; on the host, so that reading it does not wait for a GPU.
+        self.rows_written = np.zeros(num_streams, dtype=np.int64)
         self.stack = max((field.stack for field in spec.obs.values()), default=1)
 
     @property
-    def margin(self) -> int:
-        """The oldest rows of a full ring that are there only for the stacks of those after them."""
+    def stack_margin(self) -> int:
+        """Number of oldest rows of a full ring that serve only the frame stacks of later rows."""
         return self.stack - 1
 
     def __len__(self) -> int:
-        """Rows held, closing ones included."""
-        return int(np.minimum(self.heads, self.length).sum())
+        """Number of rows stored, including closing rows."""
+        return int(np.minimum(self.rows_written, self.length).sum())
 
     @property
     def bytes(self) -> int:
         """Bytes allocated."""
         return sum(x.numel() * x.element_size() for x in self._arrays().values())
 
-    def add(self, piece: Rollout) -> Tensor:
-        """Append the piece's rows to their streams; returns their places, [T, B]."""
-        time, count = piece.reward.shape
-        assert time <= self.length, "a piece is longer than the ring"
-        streams = piece.streams.numpy()
-        before = self.heads[streams]
+    def add(self, rollout: Rollout) -> Tensor:
+        """Append the rows of the rollout to their streams; return their slots, [T, B]."""
+        time, count = rollout.reward.shape
+        assert time <= self.length, "a rollout is longer than the ring"
+        streams = rollout.streams.numpy()
+        before = self.rows_written[streams]
         position = (before + np.arange(time)[:, None]) % self.length
-        self.heads[streams] += time
-        place = torch.from_numpy(streams * self.length + position).to(self.device)
-        flat = place.view(-1)
-        values = piece.obs | {ACTION: piece.action}
-        packed = [values[name].reshape(time * count, -1) for name in self.layout.packed]
-        if packed:  # an env of images and choices has none
+        self.rows_written[streams] += time
+        slots = torch.from_numpy(streams * self.length + position).to(self.device)
+        flat = slots.view(-1)
+        fields = rollout.obs | {ACTION: rollout.action}
+        packed = [fields[name].reshape(time * count, -1) for name in self.layout.packed]
+        if packed:  # an env with image observations and discrete actions has none
             self.rows.index_copy_(0, flat, packed[0] if len(packed) == 1 else torch.cat(packed, -1))
-        for name, store in self.loose.items():
-            value = values[name].reshape(time * count, *self.layout.loose[name].shape)
-            store.index_copy_(0, flat, value[:, -store.shape[1] :] if store.dim() > 1 else value)
-        self.reward.index_copy_(0, flat, piece.reward.reshape(-1))
-        flags = piece.terminated.to(torch.uint8)  # TERMINATED is bit 1, TRUNCATED 2, CLOSING 4
-        flags = flags + piece.truncated.to(torch.uint8) * TRUNCATED + piece.closing.to(torch.uint8) * CLOSING
+        for name, array in self.separate.items():
+            value = fields[name].reshape(time * count, *self.layout.separate[name].shape)
+            array.index_copy_(0, flat, value[:, -array.shape[1] :] if array.dim() > 1 else value)
+        self.reward.index_copy_(0, flat, rollout.reward.reshape(-1))
+        self.flags.index_copy_(0, flat, self._flags(rollout, before == 0).reshape(-1))
+        return slots
+
+    def _flags(self, rollout: Rollout, empty_stream: np.ndarray[Any, Any]) -> Tensor:
+        """Return the flags of the rollout's rows, [T, B]; `empty_stream` [B] marks streams without rows."""
+        flags = rollout.terminated.to(torch.uint8)  # TERMINATED is 1
+        flags = flags + rollout.truncated.to(torch.uint8) * TRUNCATED
+        flags = flags + rollout.closing.to(torch.uint8) * CLOSING
         if self.stack > 1:
-            flags = flags + self._fresh(values, before == 0).to(torch.uint8) * FRESH
-        self.flags.index_copy_(0, flat, flags.to(torch.uint8).reshape(-1))
-        return place
+            flags = flags + self._stack_starts(rollout.obs, empty_stream).to(torch.uint8) * STACK_START
+        return flags.to(torch.uint8)
 
-    def _fresh(self, values: dict[str, Tensor], first: np.ndarray[Any, Any]) -> Tensor:
-        """Where a history of frames may begin, [T, B]: all frames of the stack are the same.
+    def _stack_starts(self, obs: dict[str, Tensor], empty_stream: np.ndarray[Any, Any]) -> Tensor:
+        """Return where frame stacks start, [T, B]: all frames of the stack are equal.
 
-        Where that is so within an episode it does no harm: repeating the frame gives the same stack.
+        Within an episode such a row is harmless: repeating its frame gives the same stack.
         """
-        fresh: Tensor | bool = True
-        for name, field in self.layout.loose.items():
+        starts: Tensor | bool = True
+        for name, field in self.layout.separate.items():
             if field.stack > 1:
-                frames = values[name].view(*values[name].shape[:2], field.stack, -1)
-                fresh = fresh & (frames[:, :, 1:] == frames[:, :, :1]).flatten(2).all(-1)
-        assert isinstance(fresh, Tensor)
-        fresh[0] |= torch.from_numpy(first).to(fresh.device)  # nothing is known of what came before
-        return fresh
+                frames = obs[name].view(*obs[name].shape[:2], field.stack, -1)
+                starts = starts & (frames[:, :, 1:] == frames[:, :, :1]).flatten(2).all(-1)
+        assert isinstance(starts, Tensor)
+        starts[0] |= torch.from_numpy(empty_stream).to(starts.device)  # earlier frames are unknown
+        return starts
 
     def end_streams(self, streams: Tensor | None = None) -> None:
-        """Forced reset of these streams or all: the newest row keeps its observation, as a closing row."""
-        chosen = np.arange(self.streams) if streams is None else streams.numpy()
-        written = chosen[self.heads[chosen] > 0]
-        place = torch.from_numpy(written * self.length + (self.heads[written] - 1) % self.length)
-        place = place.to(self.device)
-        self.flags[place] = (self.flags[place] & FRESH) | CLOSING
-        self.reward[place] = 0.0
+        """Turn the newest row of these streams (None: all) into a closing row, after a forced reset."""
+        chosen = np.arange(self.num_streams) if streams is None else streams.numpy()
+        written = chosen[self.rows_written[chosen] > 0]
+        slots = torch.from_numpy(written * self.length + (self.rows_written[written] - 1) % self.length)
+        slots = slots.to(self.device)
+        self.flags[slots] = (self.flags[slots] & STACK_START) | CLOSING
+        self.reward[slots] = 0.0
 
-    def fields(self, place: Tensor) -> dict[str, Tensor]:
-        """Every named field of the rows at `place` [B]; one gather for all packed ones."""
-        found: dict[str, Tensor] = {}
+    def fields(self, slots: Tensor) -> dict[str, Tensor]:
+        """Return every named field of the rows at `slots` [B]; one gather for all packed ones."""
+        fields: dict[str, Tensor] = {}
         if self.layout.packed:
-            rows = self.rows.index_select(0, place)
-            found = {
-                name: rows[:, first : first + width] for name, (first, width) in self.layout.packed.items()
-            }
-        history = self._histories(place) if self.stack > 1 else place
-        for name, store in self.loose.items():
-            field = self.layout.loose[name]
+            rows = self.rows.index_select(0, slots)
+            fields = {name: rows[:, c : c + width] for name, (c, width) in self.layout.packed.items()}
+        stacks = self._frame_stacks(slots) if self.stack > 1 else slots
+        for name, array in self.separate.items():
+            field = self.layout.separate[name]
             if field.stack == 1:
-                found[name] = store.index_select(0, place)
+                fields[name] = array.index_select(0, slots)
                 continue
-            frames = store.index_select(0, history[:, -field.stack :].reshape(-1))
-            found[name] = frames.view(len(place), *field.shape)
-        return found
+            frames = array.index_select(0, stacks[:, -field.stack :].reshape(-1))
+            fields[name] = frames.view(len(slots), *field.shape)
+        return fields
 
-    def _histories(self, place: Tensor) -> Tensor:
+    def _frame_stacks(self, slots: Tensor) -> Tensor:
         if self.device.type != "cpu":
-            return kernels_torch.frame_stacks(place, self.length, self.flags, self.stack)
-        history = torch.empty(len(place), self.stack, dtype=torch.int64)
-        kernels.frame_stacks(place.numpy(), self.length, self.flags.numpy(), history.numpy())
-        return history
+            return kernels_torch.frame_stacks(slots, self.length, self.flags, self.stack)
+        stacks = torch.empty(len(slots), self.stack, dtype=torch.int64)
+        kernels.frame_stacks(slots.numpy(), self.length, self.flags.numpy(), stacks.numpy())
+        return stacks
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows in use and the heads."""
-        used = int(min(self.heads.max(initial=0), self.length))
+        """Return the rows in use and the number of rows written per stream."""
+        used = int(min(self.rows_written.max(initial=0), self.length))
         state: dict[str, Any] = {name: self._by_stream(x)[:, :used] for name, x in self._arrays().items()}
-        heads = torch.from_numpy(self.heads.copy())
-        return state | {"heads": heads, "length": self.length}
+        return state | {"rows_written": torch.from_numpy(self.rows_written.copy()), "length": self.length}
 
     def load_state_dict(self, state: dict[str, Any]) -> int:
-        """Take back as many streams as there are here, newest rows first; returns the rows dropped."""
-        heads, length, used = state["heads"].numpy(), int(state["length"]), state["rows"].shape[1]
-        common, held = min(len(heads), self.streams), np.minimum(heads, length)
+        """Restore the streams that exist here, newest rows first; return the number of rows dropped."""
+        written, length = state["rows_written"].numpy(), int(state["length"])
+        used = state["rows"].shape[1]
+        common, stored = min(len(written), self.num_streams), np.minimum(written, length)
         for name, x in self._arrays().items():
-            mine = self._by_stream(x)
+            target = self._by_stream(x)
             if length == self.length:
-                mine[:common, :used] = state[name][:common].to(self.device)
+                target[:common, :used] = state[name][:common].to(self.device)
                 continue
-            for stream in range(common):  # rings of another length: lay the newest rows out anew
-                newest = np.arange(heads[stream] - min(held[stream], self.length), heads[stream]) % length
-                mine[stream, : len(newest)] = state[name][stream, torch.from_numpy(newest)].to(self.device)
-        kept = heads[:common] if length == self.length else np.minimum(held[:common], self.length)
-        self.heads[:common] = kept
-        return int(held.sum() - np.minimum(kept, self.length).sum())
+            for stream in range(common):  # rings of another length: write the newest rows from position 0 on
+                count = min(stored[stream], self.length)
+                newest = np.arange(written[stream] - count, written[stream]) % length
+                target[stream, : len(newest)] = state[name][stream, torch.from_numpy(newest)].to(self.device)
+        restored = written[:common] if length == self.length else np.minimum(stored[:common], self.length)
+        self.rows_written[:common] = restored
+        return int(stored.sum() - np.minimum(restored, self.length).sum())
 
     def _by_stream(self, x: Tensor) -> Tensor:
-        return x.view(self.streams, self.length, *x.shape[1:])
+        return x.view(self.num_streams, self.length, *x.shape[1:])
 
     def _arrays(self) -> dict[str, Tensor]:
         arrays = {"rows": self.rows, "reward": self.reward, "flags": self.flags}
-        return arrays | {f"loose_{name}": store for name, store in self.loose.items()}
+        return arrays | {f"separate_{name}": array for name, array in self.separate.items()}

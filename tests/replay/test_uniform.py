@@ -17,20 +17,20 @@ kinds = st.sampled_from([STEP] * 5 + [TERMINATE, TRUNCATE, CLOSE])
 events = st.one_of(
     st.tuples(st.just("all"), st.lists(kinds, min_size=3, max_size=3)),  # a vector step
     st.tuples(st.just("some"), st.sets(st.integers(0, 2), min_size=1)),  # closing rows of a few streams
-    st.tuples(st.sampled_from(["flush", "cut"]), st.none()),  # forced resets
+    st.tuples(st.sampled_from(["flush", "end_streams"]), st.none()),  # forced resets
 )
 
 
 def play(history, replay, drawn):
-    for what, detail in drawn:
+    for event, detail in drawn:
         count = len(history.rows)
-        if what == "all":
-            replay.add(history.piece(range(count), detail[:count]))
-        elif what == "some":
+        if event == "all":
+            replay.add(history.rollout(range(count), detail[:count]))
+        elif event == "some":
             streams = sorted(s % count for s in detail if s < count) or [0]
-            replay.add(history.piece(streams, [CLOSE] * len(streams)))
-        elif what == "flush":
-            replay.add(history.piece(range(count), [CLOSE] * count))
+            replay.add(history.rollout(streams, [CLOSE] * len(streams)))
+        elif event == "flush":
+            replay.add(history.rollout(range(count), [CLOSE] * count))
         else:
             history.end_streams()
             replay.end_streams()
@@ -38,7 +38,7 @@ def play(history, replay, drawn):
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 3), st.integers(7, 13), experiences, st.lists(events, min_size=8, max_size=50))
-def test_every_transition_is_what_a_walk_along_the_history_gives(streams, length, experience, drawn):
+def test_every_transition_equals_the_reference(streams, length, experience, drawn):
     history = History(streams, length)
     replay = history.replay(experience)
     for at in range(0, len(drawn), 8):
@@ -55,26 +55,26 @@ def test_every_transition_is_what_a_walk_along_the_history_gives(streams, length
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("kind", [TERMINATE, TRUNCATE, CLOSE])
-def test_an_end_at_every_offset_and_the_pointer_at_every_place(n, kind):
+def test_episode_ends_at_every_offset_and_write_position(n, kind):
     experience = NStep(n, 0.9)
     for end, extra in itertools.product(range(8), range(9)):
         history = History(2, 8)
         replay = history.replay(experience)
         for i in range(8 + extra):
-            replay.add(history.piece([0, 1], [kind if i % 8 == end else STEP, STEP]))
+            replay.add(history.rollout([0, 1], [kind if i % 8 == end else STEP, STEP]))
             if kind == TRUNCATE and i % 8 == end:
-                replay.add(history.piece([0], [CLOSE]))
+                replay.add(history.rollout([0], [CLOSE]))
         history.check(replay.sample(128), experience)
 
 
-def test_all_starts_are_drawn_and_equally_often():
+def test_all_windows_are_sampled_equally_often():
     history = History(2, 12)
     replay = history.replay(NStep(3))
     for i in range(30):
         ended = i % 6 == 5
-        replay.add(history.piece([0, 1], [TRUNCATE if ended else STEP, STEP]))
+        replay.add(history.rollout([0, 1], [TRUNCATE if ended else STEP, STEP]))
         if ended:
-            replay.add(history.piece([0], [CLOSE]))
+            replay.add(history.rollout([0], [CLOSE]))
     drawn = Counter(tuple(int(x) for x in row[:2]) for row in replay.sample(20_000).obs["obs"])
     for stream in (0, 1):
         starts = history.starts(stream, 3)
@@ -84,12 +84,12 @@ def test_all_starts_are_drawn_and_equally_often():
 
 
 @pytest.mark.parametrize("rows, streams", [(12, 3), (14, 3), (2, 3), (7, 5), (64, 1)])
-def test_rows_are_spread_equally_over_streams(rows, streams):
+def test_each_stream_gets_an_equal_share_of_a_batch(rows, streams):
     history = History(streams, 8)
     replay = history.replay()
     for _ in range(10):
-        replay.add(history.piece(range(streams), [STEP] * streams))
-    lucky = set()
+        replay.add(history.rollout(range(streams), [STEP] * streams))
+    streams_with_more = set()
     for _ in range(50):
         batch = replay.sample(rows)
         assert len(batch) == rows and batch.weight is None and batch.index is None
@@ -97,20 +97,22 @@ def test_rows_are_spread_equally_over_streams(rows, streams):
         counts = {s: drawn[s] for s in range(streams)}
         assert set(counts.values()) <= {rows // streams, rows // streams + 1}
         assert sum(c - rows // streams for c in counts.values()) == rows % streams
-        lucky |= {s for s, c in counts.items() if c > rows // streams}
-    assert len(lucky) == (streams if rows % streams else 0)  # the remainder falls on all of them in turn
+        streams_with_more |= {s for s, c in counts.items() if c > rows // streams}
+    assert len(streams_with_more) == (
+        streams if rows % streams else 0
+    )  # each of them gets the remainder at times
 
 
-def test_bootstrap_at_limits_changes_only_the_discount_of_truncations():
+def test_bootstrap_on_truncation_changes_only_the_discount_of_truncations():
     batches = []
     for bootstrap in (True, False):
         history = History(1, 40)
         replay = history.replay(NStep(2, 0.9, bootstrap))
         for i in range(40):
             kind = {5: TERMINATE, 11: TRUNCATE}.get(i % 12, STEP)
-            replay.add(history.piece([0], [kind]))
+            replay.add(history.rollout([0], [kind]))
             if kind == TRUNCATE:
-                replay.add(history.piece([0], [CLOSE]))
+                replay.add(history.rollout([0], [CLOSE]))
         batches.append((replay.sample(400), history))
     (on, history), (off, _) = batches
     assert torch.equal(on.obs["obs"], off.obs["obs"]) and torch.equal(on.reward, off.reward)
@@ -121,45 +123,43 @@ def test_bootstrap_at_limits_changes_only_the_discount_of_truncations():
     assert not off.discount[flipped].any() and flipped.any()
 
 
-def test_nothing_is_drawn_before_the_warm_up_is_over():
+def test_sample_returns_none_until_the_warmup_is_over():
     history = History(2, 20)
     replay = history.replay(NStep(3), warmup=6)
     for i in range(10):
         assert (replay.sample(4) is None) == (i < 6)
-        replay.add(history.piece([0, 1], [STEP, STEP]))
+        replay.add(history.rollout([0, 1], [STEP, STEP]))
     short = history.replay(NStep(3), warmup=1)
     for i in range(6):
         assert (short.sample(4) is None) == (i < 4)  # three rows and their successor
-        short.add(history.piece([0, 1], [STEP, STEP]))
+        short.add(history.rollout([0, 1], [STEP, STEP]))
 
 
-def test_a_row_costs_one_observation_and_a_closing_row_a_tenth_of_an_episode():
+def test_memory_per_row_is_one_observation():
     history = History(4, 1100)
     replay = history.replay()
-    replay_bytes, row = (
-        replay.streams.bytes,
-        3 * 4 + 1 * 4 + 2 * 4 + 4 + 1,
-    )  # obs, privileged, action, reward, flag
+    row = 3 * 4 + 1 * 4 + 2 * 4 + 4 + 1  # obs, privileged, action, reward, flags
+    replay_bytes = replay.storage.bytes
     assert replay_bytes == 4 * 1100 * row
     transitions = 4 * 1100 * 10 / 11  # episodes of ten steps and their closing row
     assert replay_bytes / transitions <= 1.1 * row * (1 + 1e-9)
 
 
-def test_a_replay_that_cannot_fit_is_refused_with_its_numbers():
+def test_replay_that_does_not_fit_into_memory_is_rejected_with_the_numbers():
     with pytest.raises(
         SetupProblem, match=r"3,000,000,000,000 rows of history needs 87000\.00 GB on cpu but"
     ):
         History(3, 10**12).replay()
 
 
-def test_a_piece_of_several_rows_is_the_same_as_row_after_row():
+def test_one_rollout_of_several_steps_equals_several_rollouts_of_one():
     one, other = History(2, 7), History(2, 7)
     single, joined = one.replay(NStep(2)), other.replay(NStep(2))
     for _ in range(6):
-        rows = [other.piece([0, 1], [STEP, STEP]) for _ in range(3)]
+        rows = [other.rollout([0, 1], [STEP, STEP]) for _ in range(3)]
         for _ in range(3):
-            single.add(one.piece([0, 1], [STEP, STEP]))
-        both = type(rows[0])(
+            single.add(one.rollout([0, 1], [STEP, STEP]))
+        merged = type(rows[0])(
             rows[0].streams,
             {k: torch.cat([r.obs[k] for r in rows]) for k in rows[0].obs},
             *(
@@ -167,6 +167,6 @@ def test_a_piece_of_several_rows_is_the_same_as_row_after_row():
                 for k in ("action", "reward", "terminated", "truncated", "closing")
             ),
         )
-        joined.add(both)
-    assert torch.equal(single.streams.rows, joined.streams.rows)
+        joined.add(merged)
+    assert torch.equal(single.storage.rows, joined.storage.rows)
     other.check(joined.sample(32), NStep(2))

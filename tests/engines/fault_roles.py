@@ -1,4 +1,4 @@
-"""Roles that die, hang and wait on demand; without torch, importable by a host's process."""
+"""Roles that fail, hang and block on demand; importable by host processes and without torch."""
 
 import ctypes
 import os
@@ -8,56 +8,52 @@ from pathlib import Path
 from troop.core.remote import call_async, send
 
 
-class CheckpointSource:
-    """Keeps what it is told, in order; may be slow until a file is there."""
+class NumberStore:
+    """Stores numbers in the order of arrival; `add` blocks until the file `paused_until` exists."""
 
     def __init__(self, paused_until=None):
-        self.kept, self.cuts, self.paused_until = [], 0, paused_until
+        self.numbers, self.restarts, self.paused_until = [], 0, paused_until
 
     def add(self, number, blob=b""):
-        """Keep the number."""
         while self.paused_until and not Path(self.paused_until).exists():
             time.sleep(0.01)
-        self.kept.append(number)
+        self.numbers.append(number)
 
     def count(self):
-        """How many were kept."""
-        return len(self.kept)
+        return len(self.numbers)
 
     def on_restart(self):
-        """Peers went on without it."""
-        self.cuts += 1
+        self.restarts += 1
 
     def gauges(self):
-        """Where it lives."""
-        return {"pid/keeper": os.getpid()}
+        return {"pid/store": os.getpid()}
 
     def state_dict(self):
-        """All of it."""
-        return {"kept": list(self.kept), "cuts": self.cuts}
+        return {"numbers": list(self.numbers), "restarts": self.restarts}
 
     def load_state_dict(self, state):
-        """Take it back."""
-        self.kept, self.cuts = list(state["kept"]), state["cuts"]
+        self.numbers, self.restarts = list(state["numbers"]), state["restarts"]
 
 
-class Teller:
-    """Tells `first` and what follows, asks now and then; fails as it is told to, once per marker file."""
+class NumberSender:
+    """Sends consecutive numbers, starting with `first`, and calls `count` after every seventh.
+
+    Fails before it sends number `fault_at`: only if the file `marker` does not exist, which it then creates.
+    """
 
     restart_fresh = True
 
-    def __init__(self, keeper, fault=None, marker=None, fault_at=20, blob=0, name="teller", first=1):
-        self.keeper, self.fault, self.marker, self.fault_at = keeper, fault, marker, fault_at
-        self.told, self.blob, self.name, self.first = 0, b"x" * blob, name, first
+    def __init__(self, store, fault=None, marker=None, fault_at=20, blob=0, name="sender", first=1):
+        self.store, self.fault, self.marker, self.fault_at = store, fault, marker, fault_at
+        self.sent, self.blob, self.name, self.first = 0, b"x" * blob, name, first
 
     def step(self):
-        """One number."""
-        self.told += 1
-        if self.fault and self.told == self.fault_at:
+        self.sent += 1
+        if self.fault and self.sent == self.fault_at:
             self._fail()
-        send(self.keeper.add, self.first + self.told - 1, self.blob)
-        if self.told % 7 == 0:
-            call_async(self.keeper.count).result()
+        send(self.store.add, self.first + self.sent - 1, self.blob)
+        if self.sent % 7 == 0:
+            call_async(self.store.count).result()
         time.sleep(0.0005)
         return {"count/env_steps": 1}
 
@@ -75,83 +71,73 @@ class Teller:
         raise OSError("the simulator is gone")
 
     def hang_for_ever(self):
-        """Its name is to be found in a stack."""
+        """Tests look for the name of this method in stack traces."""
         while True:
             time.sleep(1)
 
     def gauges(self):
-        """Where it lives."""
         machine = float(os.environ.get("MACHINE", "0"))
-        return {f"pid/{self.name}": os.getpid(), f"told/{self.name}": self.told, f"on/{self.name}": machine}
+        return {f"pid/{self.name}": os.getpid(), f"sent/{self.name}": self.sent, f"on/{self.name}": machine}
 
     def state_dict(self):
-        """Numbers told."""
-        return {"told": self.told}
+        return {"sent": self.sent}
 
     def load_state_dict(self, state):
-        """Go on; never after a death, for a teller is expendable."""
-        self.told = state["told"]
+        """Restore in a resumed run only: `restart_fresh` is set."""
+        self.sent = state["sent"]
 
 
-class Learner:
-    """Counts updates and is restored from what was saved."""
+class CountingLearner:
+    """Counts updates, as soon as the store has a number."""
 
-    def __init__(self, keeper):
-        self.keeper, self.updates = keeper, 0
+    def __init__(self, store):
+        self.store, self.updates = store, 0
 
     def step(self):
-        """One update."""
-        if self.keeper.count() == 0:
+        if self.store.count() == 0:
             return None
         self.updates += 1
         time.sleep(0.001)
         return {"count/updates": 1}
 
     def gauges(self):
-        """Where it lives."""
         return {"pid/learner": os.getpid()}
 
     def state_dict(self):
-        """Updates so far."""
         return {"updates": self.updates}
 
     def load_state_dict(self, state):
-        """Go on."""
         self.updates = state["updates"]
 
 
-class OutlierFilter:
-    """Takes its time over an evaluation."""
+class SlowEvaluator:
+    """Returns the count of the store as evaluation, after some seconds."""
 
-    def __init__(self, keeper, seconds=0.0):
-        self.keeper, self.seconds = keeper, seconds
+    def __init__(self, store, seconds=0.0):
+        self.store, self.seconds = store, seconds
 
     def step(self):
-        """How many were kept."""
         time.sleep(self.seconds)
-        return {"eval/return_mean": float(self.keeper.count())}
+        return {"eval/return_mean": float(self.store.count())}
 
     def gauges(self):
-        """Where it lives."""
-        return {"pid/judge": os.getpid()}
+        return {"pid/evaluator": os.getpid()}
 
 
-class Broken:
-    """Cannot be built."""
+class FailsToBuild:
+    """Raises in its constructor."""
 
     def __init__(self):
         raise ValueError("no such device")
 
 
-class Threads:
-    """Says how many threads its work may take, as torch and as OpenMP see it."""
+class ThreadCounter:
+    """Reports the thread limits of torch and of OpenMP as gauges."""
 
     def step(self):
-        """Nothing."""
         return {"count/env_steps": 1}
 
     def gauges(self):
-        """Both."""
         import torch
 
         threads = {"threads/openmp": torch.get_num_threads(), "threads/torch": torch.get_num_threads()}

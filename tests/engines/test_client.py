@@ -1,144 +1,157 @@
-"""Both ends of an edge in one process: order, bounds, replacement."""
+"""Both ends of an edge in one process: order, flow control, replacement of either end; batching of rows."""
 
 import os
 
 import pytest
 import torch
 
-from troop.engines.rpc.batching import NotJoinable, join, rows, split
+from troop.engines.rpc.batching import NotJoinable, join_rows, row_count, split_rows
 from troop.engines.rpc.client import Client
 from troop.engines.rpc.codec import call_prefix
-from troop.engines.rpc.connection import LARGEST, Connection, socket_pair
+from troop.engines.rpc.connection import MAX_MESSAGE_BYTES, Connection, socket_pair
 from troop.engines.rpc.server import ServerConnection
-from troop.engines.rpc.shared_memory import SMALLEST, FlowCounters, SlotPool, create_memfd
+from troop.engines.rpc.shared_memory import MIN_SLOT_BYTES, FlowCounters, SlotPool, create_memfd
 
 
-class Never:
-    """A waiter that may not have to wait."""
+class FailingWaiter:
+    """Raises instead of blocking."""
 
-    def wait(self, edge, done, why, full=False):
-        raise TimeoutError(why)
+    def wait(self, client, done, reason, blocked=False):
+        raise TimeoutError(reason)
 
 
-def connected(client, serving):
+def connect(client, server):
     ends, counters = socket_pair(), create_memfd(FlowCounters.SIZE)
     client.attach(Connection(ends[0]), os.dup(counters))
-    serving.attach(Connection(ends[1]), counters)
+    server.attach(Connection(ends[1]), counters)
 
 
 @pytest.fixture
 def edge():
-    client, serving = Client("server", Never(), 1 << 20), ServerConnection("asker")
-    connected(client, serving)
-    return client, serving
+    client, server = Client("server", FailingWaiter(), 1 << 20), ServerConnection("client")
+    connect(client, server)
+    return client, server
 
 
-def read(serving, count=None):
-    serving.read_incoming(drain=True)
-    messages = [serving.inbox.popleft() for _ in range(len(serving.inbox) if count is None else count)]
-    return [serving.decode(message)[2][0] for message in messages]
+def decode_all(server, count=None):
+    """Decode the first argument of the next messages, by default of all."""
+    server.read_incoming(drain=True)
+    messages = [server.inbox.popleft() for _ in range(len(server.inbox) if count is None else count)]
+    return [server.decode(message)[2][0] for message in messages]
 
 
-def test_letters_of_all_sizes_come_in_order(edge):
-    client, serving = edge
+def test_messages_of_all_sizes_arrive_in_order(edge):
+    client, server = edge
     sizes = [1, 10, 100_000, 5, 300_000, 40_000]
     for size in sizes:
         client.send("node", "add", (torch.zeros(size, dtype=torch.uint8),), {})
-    assert [len(came) for came in read(serving)] == sizes
+    assert [len(tensor) for tensor in decode_all(server)] == sizes
 
 
-def test_a_mailbox_is_bounded_in_bytes_and_free_again_once_read(edge):
-    client, serving = edge
+def test_mailbox_is_bounded_in_bytes_and_empty_again_once_handled(edge):
+    client, server = edge
     big = torch.zeros(600_000, dtype=torch.uint8)
     client.send("node", "add", (big,), {})
-    with pytest.raises(TimeoutError, match="room in the mailbox of node"):
+    with pytest.raises(TimeoutError, match="space in the mailbox of node"):
         client.send("node", "add", (big,), {})
-    read(serving)
-    client.send(
-        "node", "add", (torch.zeros(5_000_000, dtype=torch.uint8),), {}
-    )  # an empty one takes any letter
-    assert [len(came) for came in read(serving)] == [5_000_000]
+    decode_all(server)
+    # An empty mailbox accepts a message of any size.
+    client.send("node", "add", (torch.zeros(5_000_000, dtype=torch.uint8),), {})
+    assert [len(tensor) for tensor in decode_all(server)] == [5_000_000]
 
 
-def test_slots_are_used_again(edge):
-    client, serving = edge
+def test_slots_are_reused(edge):
+    client, server = edge
     for _ in range(50):
         client.send("node", "add", (torch.zeros(200_000),), {})
-        read(serving)
-    assert client.slots._made <= 2
+        decode_all(server)
+    assert client.slots._created <= 2
 
 
-def test_what_a_dead_server_did_not_handle_goes_to_the_next_in_order(edge):
-    client, serving = edge
+def test_replaced_server_receives_unhandled_messages_in_order(edge):
+    client, server = edge
     for i in range(5):
         client.send("node", "add", (i,), {})
     reply = client.call("node", "count", (5,), {})
     client.send("node", "add", (torch.full((100_000,), 6, dtype=torch.uint8),), {})
-    assert read(serving, 2) == [0, 1]
-    replaced = ServerConnection("asker")
-    connected(client, replaced)
-    came = read(replaced)
-    assert came[:4] == [2, 3, 4, 5] and torch.equal(came[4], torch.full((100_000,), 6, dtype=torch.uint8))
+    assert decode_all(server, 2) == [0, 1]
+    replacement = ServerConnection("client")
+    connect(client, replacement)
+    values = decode_all(replacement)
+    assert values[:4] == [2, 3, 4, 5]
+    assert torch.equal(values[4], torch.full((100_000,), 6, dtype=torch.uint8))
     assert not reply.done
 
 
-def test_a_question_that_was_read_but_not_answered_is_asked_again(edge):
-    client, serving = edge
+def test_replaced_server_receives_handled_calls_without_reply_again(edge):
+    client, server = edge
     client.call("node", "count", (1,), {})
     client.send("node", "add", (2,), {})
-    assert read(serving) == [1, 2]
-    replaced = ServerConnection("asker")
-    connected(client, replaced)
-    assert read(replaced) == [1]
+    assert decode_all(server) == [1, 2]
+    replacement = ServerConnection("client")
+    connect(client, replacement)
+    assert decode_all(replacement) == [1]
 
 
-def test_what_a_dead_asker_told_is_kept_and_its_questions_are_dropped(edge):
-    client, serving = edge
+def test_sends_of_a_replaced_client_are_handled_and_its_calls_are_dropped(edge):
+    client, server = edge
     client.send("node", "add", (torch.ones(100_000, dtype=torch.uint8),), {})
     client.call("node", "count", (2,), {})
     client.connection.close()
-    connected(Client("server", Never(), 1 << 20), serving)
-    came = read(serving)
-    assert len(came) == 1 and torch.equal(came[0], torch.ones(100_000, dtype=torch.uint8))
+    connect(Client("server", FailingWaiter(), 1 << 20), server)
+    values = decode_all(server)
+    assert len(values) == 1 and torch.equal(values[0], torch.ones(100_000, dtype=torch.uint8))
 
 
-def test_slots_are_forgotten_when_too_many_are_free():
-    slots = SlotPool(max_free_bytes=2 * SMALLEST)
-    taken = [slots.take(SMALLEST) for _ in range(6)]
-    for slot in taken:
+def test_replaced_server_does_not_receive_sends_that_were_decoded_even_as_views(edge):
+    client, server = edge
+    server.zero_copy_prefixes = (call_prefix("node", "add"),)
+    for i in range(3):
+        client.send("node", "add", (torch.full((100_000,), i, dtype=torch.uint8),), {})
+    server.read_incoming(drain=True)
+    server.decode(server.inbox.popleft())  # the server dies before `release`
+    replacement = ServerConnection("client")
+    connect(client, replacement)
+    assert [int(tensor[0]) for tensor in decode_all(replacement)] == [1, 2]
+
+
+def test_slots_are_retired_when_too_many_bytes_are_free():
+    slots = SlotPool(max_free_bytes=2 * MIN_SLOT_BYTES)
+    busy = [slots.acquire(MIN_SLOT_BYTES) for _ in range(6)]
+    for slot in busy:
         slot.busy = False
-    slots.take(4 * SMALLEST)
+    slots.acquire(4 * MIN_SLOT_BYTES)
     assert len(slots.retired) == 4
 
 
-def test_a_line_holds_what_the_kernel_does_not_take():
-    ours, theirs = (Connection(end) for end in socket_pair())
+def test_connection_queues_messages_that_the_kernel_does_not_accept():
+    sender, receiver = (Connection(end) for end in socket_pair())
     for i in range(200):
-        ours.send(bytes([i]) * 50_000)
-    assert ours.backlogged
-    got = []
-    while len(got) < 200:
-        ours.flush()
-        while (came := theirs.receive()) is not None:
-            got.append((came[0][0], len(came[0])))
-    assert got == [(i, 50_000) for i in range(200)]
-    with pytest.raises(ValueError, match="too long"):
-        ours.send(bytes(LARGEST + 1))
-    theirs.close()
-    ours.send(b"x")
-    assert not ours.open and ours.receive() is None
+        sender.send(bytes([i]) * 50_000)
+    assert sender.backlogged
+    messages = []
+    while len(messages) < 200:
+        sender.flush()
+        while (received := receiver.receive()) is not None:
+            messages.append((received[0][0], len(received[0])))
+    assert messages == [(i, 50_000) for i in range(200)]
+    with pytest.raises(ValueError, match="is longer than"):
+        sender.send(bytes(MAX_MESSAGE_BYTES + 1))
+    receiver.close()
+    sender.send(b"x")
+    assert not sender.open and sender.receive() is None
 
 
-def test_rows_of_several_callers_are_joined_and_split():
+def test_rows_of_several_calls_are_joined_and_split():
     calls = [({"x": torch.full((n, 2), float(n))}, torch.arange(n), 5) for n in (2, 3, 1)]
-    counts = [rows(call) for call in calls]
+    counts = [row_count(call) for call in calls]
     assert counts == [2, 3, 1]
-    joined = join(calls, counts)
+    joined = join_rows(calls, counts)
     assert joined[0]["x"].shape == (6, 2) and joined[2] == 5
-    parts = split({"a": joined[0]["x"], "b": None}, counts)
+    results = split_rows({"a": joined[0]["x"], "b": None}, counts)
     assert all(
-        torch.equal(part["a"], call[0]["x"]) and part["b"] is None
-        for part, call in zip(parts, calls, strict=True)
+        torch.equal(result["a"], call[0]["x"]) and result["b"] is None
+        for result, call in zip(results, calls, strict=True)
     )
 
 
@@ -148,21 +161,9 @@ def test_rows_of_several_callers_are_joined_and_split():
 )
 def test_calls_that_differ_in_more_than_rows_are_not_joined(other):
     with pytest.raises(NotJoinable):
-        join([(torch.ones(2, 2), 1), other], [2, 2])
+        join_rows([(torch.ones(2, 2), 1), other], [2, 2])
 
 
-def test_an_answer_without_a_row_for_each_asked_is_an_error():
+def test_result_without_one_row_per_requested_row_is_an_error():
     with pytest.raises(ValueError, match="3 rows"):
-        split(torch.ones(2), [2, 1])
-
-
-def test_what_was_told_and_opened_is_not_told_to_the_next_server_even_if_it_was_lent(edge):
-    client, serving = edge
-    serving.zero_copy_prefixes = (call_prefix("node", "add"),)
-    for i in range(3):
-        client.send("node", "add", (torch.full((100_000,), i, dtype=torch.uint8),), {})
-    serving.read_incoming(drain=True)
-    serving.decode(serving.inbox.popleft())  # it dies over it, before `done`
-    replaced = ServerConnection("asker")
-    connected(client, replaced)
-    assert [int(came[0]) for came in read(replaced)] == [1, 2]
+        split_rows(torch.ones(2), [2, 1])

@@ -1,4 +1,4 @@
-"""What is sent is what arrives, and what cannot be sent is refused with a reason."""
+"""Codec: values arrive as they were sent; unsupported types are rejected by name."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,11 +17,11 @@ from troop.engines.rpc.shared_memory import from_memfd, to_memfd
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A frozen dataclass with a field that its constructor does not take."""
+    """A frozen dataclass with a field that its constructor does not accept."""
 
     obs: dict
     extra: object = None
-    made: int = field(default=0, init=False)
+    computed: int = field(default=0, init=False)
 
 
 class Pair(NamedTuple):
@@ -31,7 +31,7 @@ class Pair(NamedTuple):
     b: object
 
 
-def carried(value, start=0):
+def round_trip(value, start=0):
     packed = pack(value)
     block = bytearray(start + packed.size)
     if packed.size:
@@ -39,20 +39,20 @@ def carried(value, start=0):
     return unpack(packed.meta, block, start)
 
 
-def same(a, b):
+def equal(a, b):
     if isinstance(a, torch.Tensor):
         plain = torch.uint8 if a.element_size() == 1 else a.dtype
         return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.view(plain), b.view(plain))
     if isinstance(a, np.ndarray):
         return a.dtype == b.dtype and np.array_equal(a, b)
     if isinstance(a, dict):
-        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+        return list(a) == list(b) and all(equal(a[k], b[k]) for k in a)
     if isinstance(a, list | tuple):
-        return type(a) is type(b) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+        return type(a) is type(b) and len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
     return type(a) is type(b) and (a == b or a != a)
 
 
-plain = st.recursive(
+plain_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
     lambda inner: (
         st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner)
@@ -61,9 +61,9 @@ plain = st.recursive(
 )
 
 
-@given(plain)
-def test_plain_values_arrive_as_they_were(value):
-    assert same(value, carried(value))
+@given(plain_values)
+def test_plain_values_are_unchanged(value):
+    assert equal(value, round_trip(value))
 
 
 DTYPES = [
@@ -74,100 +74,93 @@ DTYPES = [
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (5, 3, 2)], ids=str)
-def test_tensors_arrive_as_they_were(dtype, shape):
+def test_tensors_are_unchanged(dtype, shape):
     tensor = (torch.rand(shape) * 100).to(dtype)
-    assert same([1, tensor, "x", tensor], carried([1, tensor, "x", tensor], start=16))
+    assert equal([1, tensor, "x", tensor], round_trip([1, tensor, "x", tensor], start=16))
 
 
-def test_odd_tensors_and_arrays():
-    grown = torch.nn.Parameter(torch.randn(3))
-    value = [
+def test_strided_tensors_parameters_and_foreign_byte_orders_arrive_plain():
+    parameter = torch.nn.Parameter(torch.randn(3))
+    values = [
         torch.randn(4, 5).t(),
         torch.randn(10)[::3],
         np.arange(6.0).reshape(2, 3).T,
         np.float32(2),
-        grown,
+        parameter,
     ]
-    came = carried(value)
-    assert same(value[:3], came[:3]) and came[3] == 2.0 and torch.equal(came[4], grown.detach())
-    assert np.array_equal(carried(np.arange(3, dtype=">i4")), [0, 1, 2])
-    assert not came[4].requires_grad and came[0].is_contiguous()
+    decoded = round_trip(values)
+    assert equal(values[:3], decoded[:3]) and decoded[3] == 2.0
+    assert torch.equal(decoded[4], parameter.detach())
+    assert np.array_equal(round_trip(np.arange(3, dtype=">i4")), [0, 1, 2])
+    assert not decoded[4].requires_grad and decoded[0].is_contiguous()
 
 
-def test_dataclasses_and_named_tuples_keep_their_kind():
+def test_dataclasses_and_named_tuples_keep_their_type_and_fields():
     piece = Piece({"obs": torch.ones(2)}, Pair(1, (torch.zeros(1),)))
-    object.__setattr__(piece, "made", 7)
-    came = carried(piece)
-    assert type(came) is Piece and came.made == 7 and type(came.extra) is Pair
-    assert torch.equal(came.obs["obs"], torch.ones(2)) and came.extra.b[0].shape == (1,)
+    object.__setattr__(piece, "computed", 7)
+    decoded = round_trip(piece)
+    assert type(decoded) is Piece and decoded.computed == 7 and type(decoded.extra) is Pair
+    assert torch.equal(decoded.obs["obs"], torch.ones(2)) and decoded.extra.b[0].shape == (1,)
 
 
-def test_one_tensor_held_twice_travels_once():
+def test_tensor_that_occurs_twice_is_sent_once():
     obs = torch.randn(1000)
     packed = pack({"obs": obs, "next": obs})
     assert packed.size == 4000
-    came = carried({"obs": obs, "next": obs})
-    assert came["obs"] is came["next"]
+    decoded = round_trip({"obs": obs, "next": obs})
+    assert decoded["obs"] is decoded["next"]
 
 
-def test_the_same_kind_of_value_comes_again_with_other_numbers():
-    def rows(seed):
+def test_cached_plan_builds_independent_values():
+    def rollout(seed):
         torch.manual_seed(seed)
         flag = torch.rand(4, 2) > 0.5
-        return Rollout(
-            torch.arange(2),
-            {"obs": torch.randn(4, 2, 3)},
-            torch.randn(4, 2),
-            torch.randn(4, 2),
-            flag,
-            flag,
-            flag,
-        )
+        obs = {"obs": torch.randn(4, 2, 3)}
+        return Rollout(torch.arange(2), obs, torch.randn(4, 2), torch.randn(4, 2), flag, flag, flag)
 
     for seed in range(3):
-        piece, came = rows(seed), carried(rows(seed))
-        assert torch.equal(piece.obs["obs"], came.obs["obs"]) and torch.equal(
-            piece.terminated, came.terminated
-        )
-        assert came.extras == {}
-    first, second = carried([{"a": []}, torch.ones(1)]), carried([{"a": []}, torch.ones(1)])
+        sent, decoded = rollout(seed), round_trip(rollout(seed))
+        assert torch.equal(sent.obs["obs"], decoded.obs["obs"])
+        assert torch.equal(sent.terminated, decoded.terminated)
+        assert decoded.extras == {}
+    first, second = round_trip([{"a": []}, torch.ones(1)]), round_trip([{"a": []}, torch.ones(1)])
     first[0]["a"].append(1)
-    assert second[0]["a"] == []  # nothing is shared between two letters
+    assert second[0]["a"] == []
 
 
 @pytest.mark.parametrize(
     "value", [{1, 2}, object(), lambda: 1, np.array(["a"]), pytest], ids=lambda v: type(v).__name__
 )
-def test_what_cannot_be_sent_is_refused_by_name(value):
+def test_unsupported_types_are_rejected_by_name(value):
     with pytest.raises(TypeError, match="cannot be sent to another host"):
         pack([value])
 
 
-def test_only_dataclasses_are_ever_looked_up():
+def test_decoding_looks_up_only_dataclasses_and_named_tuples():
     path = b"os:system"
-    with pytest.raises(TypeError, match="no dataclass"):
+    with pytest.raises(TypeError, match="neither a dataclass nor a named tuple"):
         unpack(b"D" + len(path).to_bytes(4, "little") + path + bytes(4))
 
 
-def test_a_parcel_holds_anything():
+def test_memfd_holds_values_of_any_size():
     value = {"a": torch.randn(1000, 100), "names": [str(i) for i in range(20_000)], "none": None}
-    came = from_memfd(to_memfd(value))
-    assert same(value, came)
-    came["a"] += 1  # its own memory
+    decoded = from_memfd(to_memfd(value))
+    assert equal(value, decoded)
+    decoded["a"] += 1  # its memory is writable
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"after": 3, "rows": torch.ones(2)}])
-def test_a_call_is_packed_as_its_four_parts_are(kwargs):
+def test_pack_call_equals_pack_of_its_four_arguments(kwargs):
     args = (torch.arange(5), "x", {"y": (1, None)})
-    for _ in range(2):  # the second finds what the first left behind
-        call, parts = pack_call("node", "method", args, kwargs), pack(("node", "method", args, kwargs))
-        assert call.meta == parts.meta and call.size == parts.size and call.buffers == parts.buffers
+    for _ in range(2):  # the second call uses the cache of the first
+        call, value = pack_call("node", "method", args, kwargs), pack(("node", "method", args, kwargs))
+        assert call.meta == value.meta and call.size == value.size and call.buffers == value.buffers
 
 
-def test_letters_that_differ_in_numbers_and_arrays_only_are_described_once():
-    carried((1, {"a": torch.zeros(3), 5: 0.5}))
-    known = len(_PLANS)
+def test_messages_that_differ_only_in_numbers_and_array_contents_share_a_plan():
+    round_trip((1, {"a": torch.zeros(3), 5: 0.5}))
+    plans = len(_PLANS)
     for i in range(2, 9):
-        version, weights = carried((i, {"a": torch.full((3,), float(i)), 5: i / 2}))
+        version, weights = round_trip((i, {"a": torch.full((3,), float(i)), 5: i / 2}))
         assert version == i and weights["a"][0] == i and weights[5] == i / 2
-    assert len(_PLANS) == known
+    assert len(_PLANS) == plans

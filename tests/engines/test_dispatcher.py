@@ -1,4 +1,4 @@
-"""A desk in this process: answers shared by many, calls joined, roles out of reach."""
+"""Dispatcher with in-process clients: shared replies, batched calls, zero-copy arguments, private methods."""
 
 import os
 from types import SimpleNamespace
@@ -15,278 +15,261 @@ from troop.engines.rpc.server import ReplySlots, ServerConnection
 from troop.engines.rpc.shared_memory import FlowCounters, create_memfd
 
 
-class Weights:
-    """Newest wins."""
+class PublishedWeights:
+    """Holds the newest weights."""
 
     def __init__(self):
-        self.version, self.state = 0, {}
+        self.version, self.weights = 0, {}
 
-    def publish(self, state):
-        """Take new ones."""
-        self.version, self.state = self.version + 1, state
+    def publish(self, weights):
+        self.version, self.weights = self.version + 1, weights
 
     @readonly
     def latest(self, after):
-        """The newest, if newer."""
-        return None if self.version <= after else (self.version, self.state)
+        return None if self.version <= after else (self.version, self.weights)
 
 
 class Adder:
-    """Adds one to rows."""
+    """Adds one to rows; records the number of rows of each call."""
 
     def __init__(self):
         self.calls = []
 
     @batched
     def act(self, ids, faults):
-        """Row-wise; `faults` is no array."""
         self.calls.append(len(ids))
         return ids + 1
 
-    def secret(self):
-        """Callable."""
+    def ping(self):
+        pass
 
 
-class Served:
-    """Some askers of one host, whose desk serves whenever one of them waits."""
+class Server:
+    """A host with one role and some clients; it serves whenever one of them blocks."""
 
     def __init__(self, role, clients=3):
-        self.edges = [ServerConnection(f"asker{i}") for i in range(clients)]
-        self.client = [Client("host", self, 1 << 24) for _ in range(clients)]
-        for who in range(clients):
-            self._connect(who)
+        self.edges = [ServerConnection(f"client{i}") for i in range(clients)]
+        self.clients = [Client("host", self, 1 << 24) for _ in range(clients)]
+        for i in range(clients):
+            self._connect(i)
         host = SimpleNamespace(roles={"role": role}, active=[])
         replies = ReplySlots(1 << 24, self.edges)
-        self.dispatcher = Dispatcher(host, self.edges, replies, RoleTimes(["role"]), lambda node, what: None)
+        self.dispatcher = Dispatcher(host, self.edges, replies, RoleTimes(["role"]), lambda *_: None)
 
-    def _connect(self, who):
+    def _connect(self, i):
         ends, counters = socket_pair(), create_memfd(FlowCounters.SIZE)
-        self.client[who].attach(Connection(ends[0]), os.dup(counters))
-        self.edges[who].attach(Connection(ends[1]), counters)
+        self.clients[i].attach(Connection(ends[0]), os.dup(counters))
+        self.edges[i].attach(Connection(ends[1]), counters)
 
-    def renew(self, who):
-        """Another in the place of an asker."""
-        self.client[who] = Client("host", self, 1 << 24)
-        self._connect(who)
+    def replace_client(self, i):
+        self.clients[i] = Client("host", self, 1 << 24)
+        self._connect(i)
 
-    def wait(self, edge, done, why, full=False):
-        """Serve until it is done."""
+    def wait(self, client, done, reason, blocked=False):
         while not done():
             self.serve()
-            edge.read_incoming()
+            client.read_incoming()
 
     def serve(self):
-        """Everything that came."""
         self.dispatcher.read_incoming()
         self.dispatcher.serve()
 
-    def call(self, who, method, *args):
-        """A question under way."""
-        return self.client[who].call("role", method, args, {})
+    def call(self, i, method, *args):
+        return self.clients[i].call("role", method, args, {})
+
+    def send(self, i, method, *args):
+        self.clients[i].send("role", method, args, {})
 
 
-def state(value):
+def weights(value):
     return {"w": torch.full((50_000,), float(value)), "b": torch.full((7,), float(value))}
 
 
-def test_one_copy_of_an_answer_serves_all_and_none_is_torn_by_the_next():
-    served = Served(Weights())
-    served.client[0].send("role", "publish", (state(1),), {})
-    first = [served.call(who, "latest", 0) for who in range(3)]
-    served.serve()
-    made = served.dispatcher.replies.slots._made
-    assert made == 1
-    for value in range(2, 6):  # nobody has taken the first answer yet
-        served.client[0].send("role", "publish", (state(value),), {})
-        assert served.call(0, "latest", value - 1).result()[0] == value
-    for answer in first[1:]:
-        version, weights = answer.result()
-        assert version == 1 and weights["w"].eq(1.0).all() and weights["b"].eq(1.0).all()
-    assert served.call(1, "latest", 5).result() is None
+def test_clients_share_one_copy_of_a_reply_and_later_replies_do_not_overwrite_it():
+    server = Server(PublishedWeights())
+    server.send(0, "publish", weights(1))
+    first = [server.call(i, "latest", 0) for i in range(3)]
+    server.serve()
+    assert server.dispatcher.replies.slots._created == 1
+    for value in range(2, 6):  # clients 1 and 2 have not read the first reply yet
+        server.send(0, "publish", weights(value))
+        assert server.call(0, "latest", value - 1).result()[0] == value
+    for reply in first[1:]:
+        version, received = reply.result()
+        assert version == 1 and received["w"].eq(1.0).all() and received["b"].eq(1.0).all()
+    assert server.call(1, "latest", 5).result() is None
     for value in range(6, 30):
-        served.client[0].send("role", "publish", (state(value),), {})
-        for who in range(3):
-            assert served.call(who, "latest", value - 1).result()[1]["w"].eq(float(value)).all()
-    assert served.dispatcher.replies.slots._made <= 4  # used again and again
+        server.send(0, "publish", weights(value))
+        for i in range(3):
+            assert server.call(i, "latest", value - 1).result()[1]["w"].eq(float(value)).all()
+    assert server.dispatcher.replies.slots._created <= 4  # slots are reused
 
 
-def test_waiting_calls_are_joined_and_what_differs_is_called_alone():
+def test_waiting_calls_are_joined_unless_other_arguments_differ():
     role = Adder()
-    served = Served(role)
-    replies = [served.call(who, "act", torch.arange(who + 1) * 10, 0) for who in range(3)]
+    server = Server(role)
+    replies = [server.call(i, "act", torch.arange(i + 1) * 10, 0) for i in range(3)]
     assert [reply.result().tolist() for reply in replies] == [[1], [1, 11], [1, 11, 21]]
     assert role.calls == [6]
-    replies = [served.call(who, "act", torch.arange(2), who) for who in range(2)]
+    replies = [server.call(i, "act", torch.arange(2), i) for i in range(2)]
     assert [reply.result().tolist() for reply in replies] == [[1, 2], [1, 2]] and role.calls == [6, 2, 2]
 
 
-def test_another_letter_behind_a_joined_call_keeps_its_turn():
-    role = Adder()
-    served = Served(role)
-    first = served.call(0, "act", torch.arange(1), 0)
-    second = served.call(1, "secret")
-    third = served.call(1, "act", torch.arange(4), 0)
-    assert (
-        second.result() is None and third.result().tolist() == [1, 2, 3, 4] and first.result().tolist() == [1]
-    )
+def test_calls_behind_a_joined_call_keep_their_order():
+    server = Server(Adder())
+    first = server.call(0, "act", torch.arange(1), 0)
+    second = server.call(1, "ping")
+    third = server.call(1, "act", torch.arange(4), 0)
+    assert second.result() is None
+    assert third.result().tolist() == [1, 2, 3, 4] and first.result().tolist() == [1]
 
 
-def test_what_is_private_or_missing_cannot_be_called():
+def test_private_and_missing_methods_cannot_be_called():
     for method in ("_hidden", "nothing"):
-        served = Served(Adder())
+        server = Server(Adder())
         with pytest.raises(AttributeError, match=method):
-            served.call(0, method).result()
+            server.call(0, method).result()
 
 
-class Ring:
-    """Copies what it is lent, and what it is given keeps."""
+class CopiesOrKeeps:
+    """`add` copies its zero-copy argument, `keep` keeps a reference to its argument."""
 
     def __init__(self):
-        self.ring, self.kept, self.seen = torch.zeros(100_000), [], None
+        self.newest, self.references = torch.zeros(100_000), []
 
     @zero_copy
     def add(self, rows):
-        """Copy."""
-        self.seen = rows
-        self.ring.copy_(rows)
+        self.newest.copy_(rows)
 
     def keep(self, rows):
-        """Hold on."""
-        self.kept.append(rows)
+        self.references.append(rows)
 
 
-def test_memory_is_lent_to_who_says_that_it_borrows_and_copied_for_others():
-    role = Ring()
-    served = Served(role, clients=1)
-    (client,) = served.client
+def test_zero_copy_methods_get_views_and_other_methods_get_copies():
+    role = CopiesOrKeeps()
+    server = Server(role, clients=1)
     for i in range(3):
-        client.send("role", "add", (torch.full((100_000,), float(i)),), {})
-        client.send("role", "keep", (torch.full((100_000,), 10.0 + i),), {})
-    served.serve()
-    assert role.ring[0] == 2 and [float(x[-1]) for x in role.kept] == [10, 11, 12]
-    for _ in range(6):  # in the same memory
-        client.send("role", "add", (torch.full((100_000,), 7.0),), {})
-        served.serve()
-    assert role.ring[0] == 7 and [float(x[-1]) for x in role.kept] == [10, 11, 12]
-    assert len({slot.number for slot in client.slots._slots}) <= 6
+        server.send(0, "add", torch.full((100_000,), float(i)))
+        server.send(0, "keep", torch.full((100_000,), 10.0 + i))
+    server.serve()
+    assert role.newest[0] == 2 and [float(x[-1]) for x in role.references] == [10, 11, 12]
+    for _ in range(6):  # reuses the slots
+        server.send(0, "add", torch.full((100_000,), 7.0))
+        server.serve()
+    assert role.newest[0] == 7 and [float(x[-1]) for x in role.references] == [10, 11, 12]
+    assert len({slot.number for slot in server.clients[0].slots._slots}) <= 6
 
 
-def test_what_is_lent_is_not_used_again_before_the_method_returns():
-    messages = []
+def test_slot_of_a_zero_copy_argument_is_not_reused_before_the_method_returns():
+    received = []
 
-    class Reads:
+    class SendsWhileReading:
         @zero_copy
         def add(self, rows):
-            client.send("role", "other", (torch.full((100_000,), 5.0),), {})
-            messages.append(rows.clone())
+            server.send(0, "other", torch.full((100_000,), 5.0))
+            received.append(rows.clone())
 
         def other(self, rows):
-            """Nothing."""
+            pass
 
-    served = Served(Reads(), clients=1)
-    (client,) = served.client
-    client.send("role", "add", (torch.full((100_000,), 1.0),), {})
-    served.serve()
-    assert bool((messages[0] == 1).all())
+    server = Server(SendsWhileReading(), clients=1)
+    server.send(0, "add", torch.full((100_000,), 1.0))
+    server.serve()
+    assert bool((received[0] == 1).all())
 
 
-class Both:
-    """A method that is row-wise and keeps nothing."""
+class BatchedZeroCopy:
+    """A method that is both batched and zero-copy."""
 
     @batched
     @zero_copy
     def act(self, rows):
-        """Row-wise."""
         return rows + 1
 
 
-def test_what_was_lent_to_a_method_that_is_joined_is_given_back():
-    served = Served(Both(), clients=2)
+def test_slots_of_joined_zero_copy_calls_are_released():
+    server = Server(BatchedZeroCopy(), clients=2)
     for _ in range(5):
-        asked = [served.call(who, "act", torch.full((60_000,), float(who))) for who in (0, 1)]
-        assert [float(reply.result()[0]) for reply in asked] == [1.0, 2.0]
-    for client in served.client:
-        assert client._counters.bytes() == 0 and len(client.slots._slots) <= 2
+        replies = [server.call(i, "act", torch.full((60_000,), float(i))) for i in (0, 1)]
+        assert [float(reply.result()[0]) for reply in replies] == [1.0, 2.0]
+    for client in server.clients:
+        assert client._counters.unhandled_bytes() == 0 and len(client.slots._slots) <= 2
 
 
-class Waits:
-    """While it borrows, whoever lent is replaced."""
+class ReplacesClient:
+    """Calls `replace`, once, while it reads a zero-copy argument."""
 
     def __init__(self):
-        self.replace, self.seen = None, []
+        self.replace, self.first_values = None, []
 
     @zero_copy
     def add(self, rows):
-        """Read what may be another's by now."""
         if self.replace is not None:
             self.replace()
             self.replace = None
-        self.seen.append(float(rows[0]))
+        self.first_values.append(float(rows[0]))
 
     @zero_copy
-    def many(self, rows):
-        """Look at the last."""
-        self.last = float(list(rows.values())[-1][0])
+    def add_many(self, arrays):
+        self.last_value = float(list(arrays.values())[-1][0])
 
 
-def test_a_lender_that_was_replaced_leaves_the_ledger_of_the_next_alone():
-    role = Waits()
-    served = Served(role, clients=1)
+def test_releasing_a_view_of_a_replaced_client_does_not_change_the_counters_of_its_replacement():
+    role = ReplacesClient()
+    server = Server(role, clients=1)
     for i in range(5):
-        served.client[0].send("role", "add", (torch.full((60_000,), float(i)),), {})
-        served.serve()
-    served.client[0].send("role", "add", (torch.full((60_000,), 5.0),), {})
-    role.replace = lambda: served.renew(0)
-    served.serve()
+        server.send(0, "add", torch.full((60_000,), float(i)))
+        server.serve()
+    server.send(0, "add", torch.full((60_000,), 5.0))
+    role.replace = lambda: server.replace_client(0)
+    server.serve()
     for i in (6, 7, 8):
-        served.client[0].send("role", "add", (torch.full((60_000,), float(i)),), {})
-    served.serve()
-    assert role.seen == [float(i) for i in range(9)]
+        server.send(0, "add", torch.full((60_000,), float(i)))
+    server.serve()
+    assert role.first_values == [float(i) for i in range(9)]
 
 
-class Looks:
-    """Remembers what it was lent, which it must not, and what it read."""
+class RecordsViews:
+    """Records the zero-copy tensors themselves and what it read from them."""
 
     def __init__(self):
-        self.lent, self.read = [], []
+        self.views, self.readings = [], []
 
     @zero_copy
     def add(self, number, rows):
-        """Look at both."""
-        self.lent.append(rows["x"])
-        self.read.append((number, float(rows["x"].flatten()[0]), rows["x"].shape, rows["x"].dtype))
+        x = rows["x"]
+        self.views.append(x)
+        self.readings.append((number, float(x.flatten()[0]), x.shape, x.dtype))
 
 
-def test_chunks_of_one_shape_are_the_same_views_with_other_numbers():
-    role = Looks()
-    served = Served(role, clients=1)
-    (client,) = served.client
+def test_messages_of_one_shape_reuse_cached_views():
+    role = RecordsViews()
+    server = Server(role, clients=1)
     kinds = [torch.zeros(300, 200), torch.zeros(200, 300), torch.zeros(60_000, dtype=torch.int32)]
     for i in range(12):
-        client.send("role", "add", (i, {"x": kinds[i % 3] + i}), {})
-        served.serve()
-    assert role.read == [(i, float(i), kinds[i % 3].shape, kinds[i % 3].dtype) for i in range(12)]
-    assert len({id(rows) for rows in role.lent}) <= 3 * len(client.slots._slots) < 12
+        server.send(0, "add", i, {"x": kinds[i % 3] + i})
+        server.serve()
+    assert role.readings == [(i, float(i), kinds[i % 3].shape, kinds[i % 3].dtype) for i in range(12)]
+    assert len({id(view) for view in role.views}) <= 3 * len(server.clients[0].slots._slots) < 12
 
 
-def test_views_of_a_slot_go_with_it():
-    role = Looks()
-    served = Served(role, clients=1)
-    (client,), (edge,) = served.client, served.edges
-    client.send("role", "add", (1, {"x": torch.ones(60_000)}), {})
-    served.serve()
-    assert len(edge.mapped._views) == 1
+def test_unmapping_a_slot_drops_its_views():
+    server = Server(RecordsViews(), clients=1)
+    (client,), (edge,) = server.clients, server.edges
+    server.send(0, "add", 1, {"x": torch.ones(60_000)})
+    server.serve()
+    assert len(edge.mapped_slots._views) == 1
     for slot in list(client.slots._slots):
-        edge.mapped.unmap(slot.number)
-    assert not edge.mapped._views and not edge.mapped._blocks
+        edge.mapped_slots.unmap(slot.number)
+    assert not edge.mapped_slots._views and not edge.mapped_slots._blocks
 
 
-def test_views_of_a_letter_too_long_to_be_planned_once_are_not_kept():
-    role = Waits()
-    served = Served(role, clients=1)
+def test_views_of_a_message_with_an_uncached_plan_are_not_cached():
+    role = ReplacesClient()
+    server = Server(role, clients=1)
     many = {f"a name that is quite long {i}": torch.full((40,), float(i)) for i in range(600)}
     for _ in range(3):
-        served.client[0].send("role", "add", (torch.full((60_000,), 1.0),), {})
-        served.client[0].send("role", "many", (many,), {})
-        served.serve()
-    assert role.last == 599.0 and len(served.edges[0].mapped._views) == 1
+        server.send(0, "add", torch.full((60_000,), 1.0))
+        server.send(0, "add_many", many)
+        server.serve()
+    assert role.last_value == 599.0 and len(server.edges[0].mapped_slots._views) == 1

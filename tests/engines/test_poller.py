@@ -1,4 +1,4 @@
-"""Waiting: with open eyes where things come soon, asleep where they do not."""
+"""SpinPoller: spins where messages usually arrive soon, blocks where they do not."""
 
 import os
 import select
@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from troop.engines.rpc import poller as watching
-from troop.engines.rpc.poller import LATE, SOON, SpinPoller
+from troop.engines.rpc import poller as poller_module
+from troop.engines.rpc.poller import SPIN_S, WAIT_CAP_S, SpinPoller
 
 
 @pytest.fixture
@@ -19,69 +19,67 @@ def pipe():
     os.close(write)
 
 
-class Counting:
-    """A poll that counts how it is asked."""
+class CountingPoll:
+    """A select.poll that counts polls without and with a timeout."""
 
     def __init__(self, poll):
-        self.poll_, self.looks, self.sleeps = poll, 0, 0
+        self.wrapped, self.spins, self.blocks = poll, 0, 0
 
     def register(self, *args):
-        self.poll_.register(*args)
+        self.wrapped.register(*args)
 
     def poll(self, milliseconds):
         if milliseconds > 0:
-            self.sleeps += 1
+            self.blocks += 1
         else:
-            self.looks += 1
-        return self.poll_.poll(milliseconds)
+            self.spins += 1
+        return self.wrapped.poll(milliseconds)
 
 
 @pytest.fixture
 def poller(pipe):
-    made = SpinPoller()
-    made.poll = Counting(select.poll())
-    made.poll.register(pipe[0], select.POLLIN)
-    return made
+    spin_poller = SpinPoller()
+    spin_poller.poll = CountingPoll(select.poll())
+    spin_poller.poll.register(pipe[0], select.POLLIN)
+    return spin_poller
 
 
-def test_what_is_there_is_found_and_what_is_not_is_waited_for(poller, pipe):
+def test_wait_returns_events_that_are_there_and_blocks_for_those_that_are_not(poller, pipe):
     assert poller.wait(0) == []
     began = time.perf_counter()
     assert poller.wait(20) == []
     assert time.perf_counter() - began > 0.015
     threading.Timer(0.01, os.write, (pipe[1], b"x")).start()
     assert poller.wait(5000) == [(pipe[0], select.POLLIN)]
-    assert poller.wait(0) == [(pipe[0], select.POLLIN)], "it stays until it is read"
+    assert poller.wait(0) == [(pipe[0], select.POLLIN)], "the event stays until the data is read"
 
 
-def test_it_looks_only_where_things_came_soon(poller, pipe, monkeypatch):
+def test_poller_spins_only_after_several_short_waits(poller, pipe, monkeypatch):
     clock = iter(range(10**9))
-    monkeypatch.setattr(watching.time, "perf_counter", lambda: next(clock) * SOON / 10)
+    monkeypatch.setattr(poller_module.time, "perf_counter", lambda: next(clock) * SPIN_S / 10)
     poller.wait(1)
-    assert (poller.poll.looks, poller.poll.sleeps) == (0, 1), "at first nothing is known"
+    assert (poller.poll.spins, poller.poll.blocks) == (0, 1), "the first wait blocks"
     os.write(pipe[1], b"x")
-    while poller.poll.looks == 0:
+    while poller.poll.spins == 0:
         poller.wait(1)
-    assert poller.poll.sleeps > 5, "one that came soon is not yet a habit"
+    assert poller.poll.blocks > 5, "a single short wait does not start spinning"
     os.read(pipe[0], 1)
-    poller.poll.looks = poller.poll.sleeps = 0
+    poller.poll.spins = poller.poll.blocks = 0
     assert poller.wait(1) == []
-    assert 5 <= poller.poll.looks <= 15 and poller.poll.sleeps == 1, (
-        "in vain, for as long as SOON, then asleep"
-    )
+    assert 5 <= poller.poll.spins <= 15 and poller.poll.blocks == 1, "spins for SPIN_S, then blocks"
 
 
-def test_long_waits_are_forgotten_as_fast_as_short_ones(poller, pipe, monkeypatch):
+def test_long_wait_changes_the_mean_no_more_than_the_cap(poller, pipe, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(watching.time, "perf_counter", lambda: now[0])
-    poller._usual = SOON / 10
-    began_late = poller._usual + (LATE - poller._usual) / 8
+    monkeypatch.setattr(poller_module.time, "perf_counter", lambda: now[0])
+    poller._mean_wait_s = SPIN_S / 10
+    expected = poller._mean_wait_s + (WAIT_CAP_S - poller._mean_wait_s) / 8
 
-    class Hour(Counting):
+    class HourLongPoll(CountingPoll):
         def poll(self, milliseconds):
-            now[0] += 3600 if milliseconds > 0 else SOON
+            now[0] += 3600 if milliseconds > 0 else SPIN_S
             return super().poll(0)
 
-    poller.poll = Hour(poller.poll.poll_)
+    poller.poll = HourLongPoll(poller.poll.wrapped)
     poller.wait(1000)
-    assert poller._usual == pytest.approx(began_late)
+    assert poller._mean_wait_s == pytest.approx(expected)

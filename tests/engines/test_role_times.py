@@ -1,13 +1,13 @@
-"""How roles spent their time, by a clock of the test's own."""
+"""RoleTimes with a fake clock."""
 
 import pytest
 
-from troop.engines import role_times as role_times
+from troop.engines import role_times as role_times_module
 from troop.engines.role_times import RoleTimes
 
 
-class Clock:
-    """Stands still until it is moved."""
+class FakeClock:
+    """Advances only when the test says so."""
 
     now = 50.0
 
@@ -17,33 +17,34 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr(role_times, "time", made)
-    return made
+    fake = FakeClock()
+    monkeypatch.setattr(role_times_module, "time", fake)
+    return fake
 
 
-def shares(read, name):
-    return [read[f"role/{name}/{what}"] for what in ("busy", "waiting", "blocked", "idle")]
+def shares(readings, name):
+    return [readings[f"role/{name}/{share}"] for share in ("busy", "waiting", "blocked", "idle")]
 
 
-def test_time_is_shared_out_and_what_is_left_is_idle(clock):
-    made = RoleTimes(["actor", "replay"])
-    made.add_wait(1.0, full=False)
-    made.add_wait(0.5, full=True)
-    made.add_busy("actor", 4.0, steps=1)  # of which it was away for 1.5
-    made.add_idle_wait("actor", 0.5)
-    made.add_busy("replay", 2.0, steps=0)
+def test_waits_are_subtracted_from_busy_time_and_the_rest_is_idle(clock):
+    times = RoleTimes(["actor", "replay"])
+    times.add_wait(1.0, blocked=False)
+    times.add_wait(0.5, blocked=True)
+    times.add_busy("actor", 4.0, steps=1)  # of which 1.5 were waits
+    times.add_idle_wait("actor", 0.5)
+    times.add_busy("replay", 2.0, steps=0)
     clock.now += 10.0
-    read = made.read()
-    assert shares(read, "actor") == [0.25, 0.15, 0.05, 0.55] and shares(read, "replay") == [0.2, 0, 0, 0.8]
-    assert (read["role/actor/steps_per_s"], read["role/replay/steps_per_s"]) == (0.1, 0.0)
+    readings = times.read()
+    assert shares(readings, "actor") == [0.25, 0.15, 0.05, 0.55]
+    assert shares(readings, "replay") == [0.2, 0, 0, 0.8]
+    assert (readings["role/actor/steps_per_s"], readings["role/replay/steps_per_s"]) == (0.1, 0.0)
     clock.now += 1.0
-    assert shares(made.read(), "actor") == [0, 0, 0, 1]  # each reading begins anew
+    assert shares(times.read(), "actor") == [0, 0, 0, 1]  # each reading resets the sums
 
 
-def test_a_step_longer_than_a_reading_does_not_make_more_than_all_of_the_time(clock):
-    made = RoleTimes(["learner"])
-    made.add_wait(3.0, full=False)
-    made.add_busy("learner", 9.0, steps=1)
+def test_shares_of_a_step_longer_than_the_window_add_up_to_one(clock):
+    times = RoleTimes(["learner"])
+    times.add_wait(3.0, blocked=False)
+    times.add_busy("learner", 9.0, steps=1)
     clock.now += 1.0
-    assert shares(made.read(), "learner") == pytest.approx([0.6667, 0.3333, 0, 0])
+    assert shares(times.read(), "learner") == pytest.approx([0.6667, 0.3333, 0, 0])

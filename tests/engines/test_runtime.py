@@ -1,10 +1,10 @@
-"""What a process spares itself when it starts."""
+"""Process settings."""
 
 import subprocess
 import sys
 
 
-def test_an_optimizer_is_made_without_torch_s_compiler_and_still_steps():
+def test_optimizer_works_without_importing_the_compiler_of_torch():
     code = (
         "import sys, torch; from troop.engines.runtime import defer_compiler_import; defer_compiler_import();"
         "x = torch.nn.Parameter(torch.ones(3)); optimizer = torch.optim.AdamW([x], lr=0.1, weight_decay=0.0);"

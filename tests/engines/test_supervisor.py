@@ -1,14 +1,15 @@
-"""How the dead are brought back: when, how often, with what; by a clock of the test's own."""
+"""Supervisor: when, how often and with which state dead hosts are restarted, with a fake clock and pool."""
 
 from types import SimpleNamespace
 
 import pytest
-from fault_roles import CheckpointSource, Learner, Teller
+from fault_roles import CountingLearner, NumberSender, NumberStore
 
 from troop.core.engine import Counters, Until
 from troop.core.errors import TrainingFault
 from troop.core.program import Program
-from troop.engines import Processes, supervisor
+from troop.engines import Processes
+from troop.engines import supervisor as supervisor_module
 from troop.engines.driver import Driver
 from troop.engines.pool import host_handles
 from troop.engines.progress import RunProgress
@@ -22,37 +23,37 @@ from troop.engines.supervisor import (
 
 
 class FakePool:
-    """Members that live and die as the test says, each spawn and restore written down."""
+    """Records spawns and starts; hosts become ready at the next poll and die as the test says."""
 
     def __init__(self, deferred=()):
         self.deferred = frozenset(deferred)
-        program = Program("crew")
-        keeper = program.add("keeper", CheckpointSource)
-        program.add("learner", Learner, keeper)
-        program.add("teller", Teller, keeper)
+        program = Program("fake")
+        store = program.add("store", NumberStore)
+        program.add("learner", CountingLearner, store)
+        program.add("sender", NumberSender, store)
         self.hosts = host_handles(program)
-        self.spawned, self.started, self.said, self.dead = [], [], [], []
+        self.spawned, self.started, self.messages, self.dead = [], [], [], []
 
     def spawn(self, host):
         host.control, host.ready = SimpleNamespace(send=lambda *_: None), False
-        host.last_message = host.spawned = supervisor.time.monotonic()
+        host.last_message = host.spawned = supervisor_module.time.monotonic()
         self.spawned.append((host.name, host.spawned))
-        restart_fresh = host.name == "teller"
-        self.said.append((host, ("ready", True, not restart_fresh, True, [])))
+        restores_state = host.name != "sender"
+        self.messages.append((host, ("ready", True, restores_state, True, [])))
 
     def connect(self, host):
-        """Nothing to wire."""
+        pass
 
     def connect_all(self):
-        """Nothing to wire."""
+        pass
 
     def start(self, host, state, restored):
         self.started.append((host.name, state, restored))
 
-    def poll(self, seconds, poll):
-        said, self.said = self.said, []
-        for host, message in said:
-            poll(host, message, [])
+    def poll(self, seconds, on_control):
+        messages, self.messages = self.messages, []
+        for host, message in messages:
+            on_control(host, message, [])
         dead, self.dead = self.dead, []
         return dead
 
@@ -64,8 +65,8 @@ class FakePool:
         return "killed by SIGKILL"
 
 
-class Clock:
-    """Stands still until it is moved."""
+class FakeClock:
+    """Advances only when the test says so."""
 
     def __init__(self):
         self.now = 1000.0
@@ -76,153 +77,152 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr(supervisor, "time", made)
-    return made
+    fake = FakeClock()
+    monkeypatch.setattr(supervisor_module, "time", fake)
+    return fake
 
 
-def started(restarts=3, step_s=60.0, deferred=()):
+def started_supervisor(restarts=3, step_s=60.0, deferred=()):
     pool, notes, restored = FakePool(deferred), [], []
 
     def restore(nodes):
         restored.append(nodes)
-        return {f"{nodes[0]}.kept": [1, 2]}
+        return {f"{nodes[0]}.numbers": [1, 2]}
 
-    made = Supervisor(pool, Limits(restarts, step_s, 60.0), restore, notes.append)
-    made.start(lambda host: None)
-    return made, pool, notes, restored
+    supervisor = Supervisor(pool, Limits(restarts, step_s, 60.0), restore, notes.append)
+    supervisor.start(lambda host: None)
+    return supervisor, pool, notes, restored
 
 
-def kill(made, pool, clock, name):
-    """Let it die, then go on in small steps until it is back; the seconds that took."""
-    pool.dead.append(made.hosts[name])
-    died, before = clock.now, len(pool.spawned)
-    while len(pool.spawned) == before:
-        made.poll(0.05)
+def kill(supervisor, pool, clock, name):
+    """Let a host die, then poll until it is restarted; return the seconds until its restart."""
+    pool.dead.append(supervisor.hosts[name])
+    died, spawns = clock.now, len(pool.spawned)
+    while len(pool.spawned) == spawns:
+        supervisor.poll(0.05)
         clock.now += 0.05
-    made.poll(0.05)
+    supervisor.poll(0.05)
     return pool.spawned[-1][1] - died
 
 
-def test_each_death_of_a_host_makes_it_pause_longer_up_to_a_bound(clock):
-    made, pool, notes, _ = started(restarts=20)
-    pauses = [kill(made, pool, clock, "teller") for _ in range(9)]
+def test_restart_delay_doubles_with_each_death_of_a_host_up_to_a_maximum(clock):
+    supervisor, pool, notes, _ = started_supervisor(restarts=20)
+    delays = [kill(supervisor, pool, clock, "sender") for _ in range(9)]
     doubled = [0.1 * 2**i for i in range(9)]
-    assert pauses == pytest.approx([min(MAX_RESTART_DELAY_S, pause) for pause in doubled], abs=0.11)
-    assert kill(made, pool, clock, "learner") == pytest.approx(0.1, abs=0.11)  # each has its own
-    assert made.restarts == 10 and "teller died (killed by SIGKILL); restart 9 of 20" in notes
+    assert delays == pytest.approx([min(MAX_RESTART_DELAY_S, delay) for delay in doubled], abs=0.11)
+    assert kill(supervisor, pool, clock, "learner") == pytest.approx(0.1, abs=0.11)  # counted per host
+    assert supervisor.restarts == 10 and "sender died (killed by SIGKILL); restart 9 of 20" in notes
 
 
-def test_more_deaths_than_the_budget_end_the_run_and_tell_of_the_first(clock):
-    made, pool, _, _ = started(restarts=2)
-    said = ("failed", "teller", "step()", "OSError", "no simulator", False, "Traceback of the first")
-    pool.said.append((made.hosts["teller"], said))
+def test_exceeded_restart_budget_ends_the_run_and_reports_the_first_death(clock):
+    supervisor, pool, _, _ = started_supervisor(restarts=2)
+    failure = ("failed", "sender", "step()", "OSError", "no simulator", False, "Traceback of the first")
+    pool.messages.append((supervisor.hosts["sender"], failure))
     for _ in range(2):
-        kill(made, pool, clock, "teller")
-    with pytest.raises(
-        RestartBudgetExceeded, match=r"teller died 3 times.*first time: OSError: no simulator"
-    ) as end:
-        kill(made, pool, clock, "teller")
-    assert end.value.trace == "Traceback of the first" and end.value.exit_code == 4
+        kill(supervisor, pool, clock, "sender")
+    reason = r"sender died 3 times.*first time: OSError: no simulator"
+    with pytest.raises(RestartBudgetExceeded, match=reason) as caught:
+        kill(supervisor, pool, clock, "sender")
+    assert caught.value.trace == "Traceback of the first" and caught.value.exit_code == 4
 
 
-def test_after_it_has_resigned_the_dead_stay_dead_and_nothing_is_raised(clock):
-    made, pool, _, _ = started(restarts=0)
+def test_after_stop_restarting_deaths_neither_raise_nor_cause_restarts(clock):
+    supervisor, pool, _, _ = started_supervisor(restarts=0)
     with pytest.raises(RestartBudgetExceeded):
-        kill(made, pool, clock, "teller")
-    made.stop_restarting()
-    pool.dead.append(made.hosts["learner"])
+        kill(supervisor, pool, clock, "sender")
+    supervisor.stop_restarting()
+    pool.dead.append(supervisor.hosts["learner"])
     for _ in range(100):
         clock.now += 0.1
-        made.poll(0.05)
-    assert not made.hosts["learner"].alive and len(pool.spawned) == 3
+        supervisor.poll(0.05)
+    assert not supervisor.hosts["learner"].alive and len(pool.spawned) == 3
 
 
-def test_deaths_of_long_ago_are_forgotten(clock):
-    made, pool, _, _ = started(restarts=2)
+def test_deaths_before_the_restart_window_do_not_count(clock):
+    supervisor, pool, _, _ = started_supervisor(restarts=2)
     for _ in range(5):
-        kill(made, pool, clock, "teller")
+        kill(supervisor, pool, clock, "sender")
         clock.now += RESTART_WINDOW_S / 2 + 1
-        for host in made.hosts.values():
+        for host in supervisor.hosts.values():
             host.last_message = clock.now
-    assert made.restarts == 5
+    assert supervisor.restarts == 5
 
 
-def test_only_those_who_go_on_get_their_part_of_a_checkpoint(clock):
-    made, pool, _, restored = started()
-    for name in ("keeper", "teller", "learner"):
-        kill(made, pool, clock, name)
-    assert restored == [["keeper"], ["learner"]]  # nothing is read for an expendable role
+def test_only_hosts_that_restore_state_get_their_part_of_the_checkpoint(clock):
+    supervisor, pool, _, restored = started_supervisor()
+    for name in ("store", "sender", "learner"):
+        kill(supervisor, pool, clock, name)
+    assert restored == [["store"], ["learner"]]  # the sender is `restart_fresh`
     assert pool.started[3:] == [
-        ("keeper", {"keeper.kept": [1, 2]}, True),
-        ("teller", None, True),
-        ("learner", {"learner.kept": [1, 2]}, True),
+        ("store", {"store.numbers": [1, 2]}, True),
+        ("sender", None, True),
+        ("learner", {"learner.numbers": [1, 2]}, True),
     ]
 
 
-def test_one_that_is_silent_for_too_long_is_told_of_with_its_stack(clock):
-    made, _, notes, _ = started(step_s=60.0)
+def test_host_without_heartbeat_is_reported_with_its_stack_trace(clock):
+    supervisor, _, notes, _ = started_supervisor(step_s=60.0)
     clock.now += 59.0
-    for name in ("keeper", "teller"):
-        made.hosts[name].last_message = clock.now
-    made.poll(0.05)
+    for name in ("store", "sender"):
+        supervisor.hosts[name].last_message = clock.now
+    supervisor.poll(0.05)
     assert not notes
     clock.now += 2.0
-    made.poll(0.05)
-    assert "learner died, no sign of life for 60 s (in step() or a method)" in notes[0]
-    assert "where it hung" in notes[0] and not made.hosts["learner"].alive
+    supervisor.poll(0.05)
+    assert "learner died, no heartbeat for 60 s (in step() or a method)" in notes[0]
+    assert "where it hung" in notes[0] and not supervisor.hosts["learner"].alive
 
 
-def test_one_that_is_never_ready_ends_the_run(clock):
+def test_host_that_is_not_ready_in_time_ends_the_run(clock):
     pool = FakePool()
-    made = Supervisor(pool, Limits(3, 10.0, 60.0), lambda nodes: None, lambda text: None)
-    pool.poll = lambda seconds, poll: setattr(clock, "now", clock.now + 5.0) or []
+    supervisor = Supervisor(pool, Limits(3, 10.0, 60.0), lambda nodes: None, lambda text: None)
+    pool.poll = lambda seconds, on_control: setattr(clock, "now", clock.now + 5.0) or []
     with pytest.raises(
-        TrainingFault, match=r"could not be started: no sign of life for 60 s \(while being built"
+        TrainingFault, match=r"could not be started: no heartbeat for 60 s \(while being built"
     ):
-        made.start(lambda host: None)
+        supervisor.start(lambda host: None)
     assert clock.now == 1065.0
 
 
-def test_a_run_begins_without_those_who_can_wait_and_they_join_it(clock):
-    made, pool, _, _ = started(deferred=["teller"])
-    teller = made.hosts["teller"]
-    heard = []
-    teller.send = lambda *message: heard.append(message)
-    assert [name for name, _ in pool.spawned] == ["keeper", "learner", "teller"]
-    assert made.hosts["learner"].ready and not teller.ready
-    made.resume()
-    assert heard == []  # it is not there yet
-    assert made.starting
-    made.poll(0.05)
-    assert not made.starting and teller.ready and heard == [("resume",)]
+def test_run_starts_without_deferred_hosts_and_they_are_resumed_when_ready(clock):
+    supervisor, pool, _, _ = started_supervisor(deferred=["sender"])
+    sender = supervisor.hosts["sender"]
+    messages = []
+    sender.send = lambda *message: messages.append(message)
+    assert [name for name, _ in pool.spawned] == ["store", "learner", "sender"]
+    assert supervisor.hosts["learner"].ready and not sender.ready
+    supervisor.resume()
+    assert messages == []  # the sender is not ready yet
+    assert supervisor.starting
+    supervisor.poll(0.05)
+    assert not supervisor.starting and sender.ready and messages == [("resume",)]
 
 
-def test_who_comes_later_and_dies_on_the_way_is_started_again_with_what_was_saved_of_it(clock):
-    made, pool, _, restored = started(deferred=["teller"])
-    pool.said.clear()
-    made.resume()
-    assert kill(made, pool, clock, "teller") == pytest.approx(0.1, abs=0.11)
-    assert restored == [["teller"]] and made.hosts["teller"].ready and made.never_ready == set()
+def test_deferred_host_that_dies_while_starting_is_restarted_with_its_checkpointed_state(clock):
+    supervisor, pool, _, restored = started_supervisor(deferred=["sender"])
+    pool.messages.clear()
+    supervisor.resume()
+    assert kill(supervisor, pool, clock, "sender") == pytest.approx(0.1, abs=0.11)
+    assert restored == [["sender"]]
+    assert supervisor.hosts["sender"].ready and supervisor.never_ready == set()
 
 
-def test_who_does_not_start_at_first_ends_the_run(clock):
+def test_host_that_dies_before_the_run_has_started_ends_the_run(clock):
     pool = FakePool()
-    made = Supervisor(pool, Limits(3, 60.0, 60.0), lambda nodes: None, lambda text: None)
-    pool.spawn = lambda host: (FakePool.spawn(pool, host), pool.dead.append(host), pool.said.clear())
+    supervisor = Supervisor(pool, Limits(3, 60.0, 60.0), lambda nodes: None, lambda text: None)
+    pool.spawn = lambda host: (FakePool.spawn(pool, host), pool.dead.append(host), pool.messages.clear())
     with pytest.raises(TrainingFault, match="could not be started"):
-        made.start(lambda host: None)
+        supervisor.start(lambda host: None)
 
 
 @pytest.mark.parametrize("resumed", [True, False])
-def test_a_checkpoint_before_the_last_host_is_there_keeps_what_was_saved_of_it(clock, resumed):
-    watch = SimpleNamespace(note=None, restore=lambda nodes: {f"{nodes[0]}.kept": 3})
-    watch.log = watch.save = watch.evaluated = watch.stop_requested = None
-    driver = Driver(
-        Processes(), pool := FakePool(["teller"]), RunProgress(Counters()), Until(env_steps=1), watch
-    )
+def test_checkpoint_of_a_resumed_run_keeps_the_old_state_of_hosts_that_are_still_starting(clock, resumed):
+    observer = SimpleNamespace(note=None, restore=lambda nodes: {f"{nodes[0]}.sent": 3})
+    observer.log = observer.save = observer.log_evaluation = observer.stop_requested = None
+    pool = FakePool(["sender"])
+    driver = Driver(Processes(), pool, RunProgress(Counters()), Until(env_steps=1), observer)
     driver.supervisor.start(lambda host: None)
     driver.resumed = resumed
-    for host in pool.hosts.values():  # those that are there have nothing to save
+    for host in pool.hosts.values():
         host.saves_state = False
-    assert driver._state() == {"policy": {}, "rng": {}} | ({"teller.kept": 3} if resumed else {})
+    assert driver._state() == {"policy": {}, "rng": {}} | ({"sender.sent": 3} if resumed else {})

@@ -1,15 +1,15 @@
-"""Waiting has a name and an end, and whoever waits still gives signs of life."""
+"""Worker: waits send heartbeats and have a limit; a pause waits for undelivered messages."""
 
 import pytest
 
 from troop.core.program import Program
-from troop.engines import worker
+from troop.engines import worker as worker_module
 from troop.engines.rpc.transport import HostSpec
 from troop.engines.worker import DELIVERY_LIMIT_S, HEARTBEAT_S, Shutdown, Worker
 
 
-class Clock:
-    """Stands still until it is moved."""
+class FakeClock:
+    """Advances only when the test says so."""
 
     now = 100.0
 
@@ -20,72 +20,72 @@ class Clock:
 
 
 class FakeTransport:
-    """Keeps what the launcher is told."""
+    """Records the verbs of control messages."""
 
     edges, replies, backlogged = (), None, False
 
     def __init__(self):
-        self.said = []
+        self.verbs = []
 
     def bind(self, worker):
-        """Nobody to tell."""
+        pass
 
-    def send_control(self, what, *rest, state=None):
-        self.said.append(what)
+    def send_control(self, verb, *args, state=None):
+        self.verbs.append(verb)
 
 
 @pytest.fixture
-def waiting(monkeypatch):
-    clock, transport = Clock(), FakeTransport()
-    monkeypatch.setattr(worker, "time", clock)
-    start = HostSpec(
+def setup(monkeypatch):
+    clock, transport = FakeClock(), FakeTransport()
+    monkeypatch.setattr(worker_module, "time", clock)
+    spec = HostSpec(
         "actor0", Program("actor0"), {}, (), seed=0, threads=1, mailbox_bytes=1, wait_limit_s=60.0
     )
-    return Worker(start, transport), transport, clock
+    return Worker(spec, transport), transport, clock
 
 
-def test_a_wait_that_takes_too_long_is_named(waiting):
-    made, _, clock = waiting
+def test_wait_longer_than_the_limit_raises_with_its_reason(setup):
+    worker, _, clock = setup
     began = clock.now
-    made.check_wait("the answer of replay.sample()", began)
+    worker.check_wait("the reply of replay.sample()", began)
     clock.now += 61.0
-    with pytest.raises(TimeoutError, match=r"waited 61 s for the answer of replay\.sample\(\)"):
-        made.check_wait("the answer of replay.sample()", began)
+    with pytest.raises(TimeoutError, match=r"waited 61 s for the reply of replay\.sample\(\)"):
+        worker.check_wait("the reply of replay.sample()", began)
 
 
-def test_whoever_waits_says_now_and_then_that_it_lives(waiting):
-    made, transport, clock = waiting
+def test_blocked_host_sends_heartbeats(setup):
+    worker, transport, clock = setup
     began = clock.now
     for _ in range(100):
         clock.now += 0.1
-        made.check_wait("room in the mailbox of replay", began)
-    assert 8 <= transport.said.count("report") <= 10 / HEARTBEAT_S
+        worker.check_wait("space in the mailbox of replay", began)
+    assert 8 <= transport.verbs.count("report") <= 10 / HEARTBEAT_S
 
 
-def test_a_wait_ends_when_the_launcher_wants_an_end(waiting):
-    made, _, clock = waiting
-    made.handle_command("stop", [])
+def test_wait_ends_when_the_driver_stops_the_host(setup):
+    worker, _, clock = setup
+    worker.handle_command("stop", [])
     with pytest.raises(Shutdown):
-        made.check_wait("the answer of replay.sample()", clock.now)
+        worker.check_wait("the reply of replay.sample()", clock.now)
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-def test_a_pause_waits_for_what_was_told_but_not_for_ever(waiting, arrives):
-    made, transport, clock = waiting
-    transport.has_undelivered, looked = True, []
+def test_pause_waits_for_undelivered_messages_up_to_a_limit(setup, arrives):
+    worker, transport, clock = setup
+    transport.has_undelivered, waits = True, []
 
     def receive(seconds):
-        looked.append(seconds)
+        waits.append(seconds)
         clock.now += seconds
-        transport.has_undelivered = not (arrives and len(looked) == 3)
+        transport.has_undelivered = not (arrives and len(waits) == 3)
         return False
 
     transport.receive = receive
-    made.handle_command("pause", [])
-    clock.now += 10  # the step that was under way
+    worker.handle_command("pause", [])
+    clock.now += 10  # the rest of the current step
     for _ in range(1000):
-        made._boundary()  # between two of these it serves
-        if not made.pending:
+        worker._handle_pending()  # the worker serves calls between two of these
+        if not worker.pending:
             break
-    assert transport.said[-1] == "paused" and made.paused
-    assert len(looked) == 3 if arrives else sum(looked) == pytest.approx(DELIVERY_LIMIT_S, abs=0.02)
+    assert transport.verbs[-1] == "paused" and worker.paused
+    assert len(waits) == 3 if arrives else sum(waits) == pytest.approx(DELIVERY_LIMIT_S, abs=0.02)

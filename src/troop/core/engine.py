@@ -1,4 +1,4 @@
-"""C7 Engine: turns a Program into running roles, loops, sums metrics, saves, stops, names the guilty."""
+"""Engine contract: an engine builds and steps the roles of a program, logs, evaluates and checkpoints."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from troop.core.role import Metrics
 
 @dataclass(frozen=True)
 class Until:
-    """When a run is done: at the first of these."""
+    """Conditions that end a run; the first one that holds ends it."""
 
     env_steps: int | None = bounded(None, low=1)
     minutes: float | None = bounded(None, above=0)
-    """Training time; evaluation is not counted."""
+    """Minutes of training; evaluation is not counted."""
     target: float | None = None
-    """The first evaluation whose mean return reaches this ends the run."""
+    """The first evaluation whose mean return reaches this value ends the run."""
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Where a run stands; goes into checkpoints and every line of metrics."""
+    """Progress of a run; part of every checkpoint and every line of metrics."""
 
     env_steps: int = 0
     updates: int = 0
@@ -31,56 +31,56 @@ class Counters:
     env_faults: int = 0
     skipped_updates: int = 0
     restarts: int = 0
-    wall_s: float = 0.0  # training only
-    evaluation_s: float = 0.0
-    target_reached_s: float | None = None
+    wall_s: float = 0.0  # seconds of training
+    evaluation_s: float = 0.0  # seconds of evaluation and checkpointing
+    target_reached_s: float | None = None  # wall_s at the first evaluation that reached the target
 
 
 class RunObserver(Protocol):
-    """Whoever looks on: writes files, draws the panel, and may ask for an end."""
+    """Receives metrics, checkpoints and notes of a run, and may request its end."""
 
     def log(self, counters: Counters, metrics: dict[str, float]) -> None:
-        """Metrics averaged since the last call."""
+        """Receive the metrics since the last call, averaged, and the current gauges."""
         ...
 
-    def evaluated(self, counters: Counters, metrics: dict[str, float]) -> None:
-        """The result of one evaluation."""
+    def log_evaluation(self, counters: Counters, metrics: dict[str, float]) -> None:
+        """Receive the result of one evaluation."""
         ...
 
     def save(self, counters: Counters, state: dict[str, Any], last: bool) -> None:
-        """A checkpoint of every role; one that cannot be done without if it is the `last`."""
+        """Receive a checkpoint of all roles. It must not be dropped if it is the `last`."""
         ...
 
     def note(self, text: str) -> None:
-        """Something worth a line."""
+        """Receive a message for the user."""
         ...
 
     def stop_requested(self) -> bool:
-        """Whether the user wants the run to end after this step."""
+        """Return whether the run must end after the current step."""
         ...
 
 
 @runtime_checkable
 class CheckpointSource(Protocol):
-    """A Watch that can also give back what it saved, so that a role that died goes on from there."""
+    """A RunObserver that can return the newest checkpoint, so that a restarted host continues from it."""
 
     def restore(self, nodes: list[str]) -> dict[str, Any] | None:
-        """The parts, named `node.part`, of these nodes in the newest valid checkpoint; None without one."""
+        """Return the `node.part` entries of these nodes in the newest valid checkpoint; None without one."""
         ...
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended: `done`, or `stopped` on request and resumable."""
+    """Result of a run: `done`, or `stopped` on request, in which case it can be resumed."""
 
     status: Literal["done", "stopped"]
     counters: Counters
-    evaluation: Metrics
+    evaluation: Metrics  # of the last evaluation; empty without one
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds for an engine."""
+    """State from which an engine resumes a run: `node.part` entries, `policy` and `rng`."""
 
     counters: Counters
     state: dict[str, Any]
@@ -90,11 +90,19 @@ class Engine(Protocol):
     """Runs programs."""
 
     def check(self, program: Program) -> None:
-        """Raise BadInput or SetupProblem if it is seen before anything starts that this cannot run here."""
+        """Raise BadInput or SetupProblem if the program cannot run with these settings on this machine."""
         ...
 
     def run(
-        self, program: Program, until: Until, seed: int, watch: RunObserver, saved: Checkpoint | None = None
+        self,
+        program: Program,
+        until: Until,
+        seed: int,
+        observer: RunObserver,
+        checkpoint: Checkpoint | None = None,
     ) -> Result:
-        """Run until done or asked to stop; go on from `saved` if given."""
+        """Run until a condition of `until` holds or the observer requests a stop.
+
+        A run with a `checkpoint` continues from it; its `state` is emptied after loading to free memory.
+        """
         ...

@@ -1,4 +1,4 @@
-"""AXIS 4: where roles live and who loops."""
+"""Engines: `Inline` runs all roles in one thread, `Processes` in processes, `Ray` in Ray actors."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ __all__ = ["Inline", "Processes", "Ray"]
 
 
 def __getattr__(name: str) -> object:
-    """Import on first use: a host's process needs neither engine, and may not even need torch."""
+    """Import an engine on first use: a host process needs none of them, and may not even need torch."""
     if name == "Inline":
         from troop.engines.inline import Inline
 

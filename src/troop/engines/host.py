@@ -1,4 +1,4 @@
-"""Host: some nodes in one thread."""
+"""Host: builds some nodes of a program and runs them in one thread."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from typing import Any
 
 from troop.core.errors import BadInput
 from troop.core.program import Program, Schedule, construct, derive_seed
-from troop.core.role import Metrics
+from troop.core.role import (
+    Checkpointable,
+    Closeable,
+    HasGauges,
+    HasNotes,
+    Metrics,
+    NamesModule,
+    PublishesWeights,
+    Role,
+)
 
 OnBuild = Callable[[str], None]
-"""Is told which node is about to be built, so that a failure has a name."""
-
-
-def _ignore_name(name: str) -> None:
-    """Nobody asked."""
+"""Called with the name of each node right before it is built."""
 
 
 def _torch() -> ModuleType | None:
-    """Torch, if any role uses it: a host that does without starts in a tenth of the time."""
+    """Return torch if a role has imported it: a host without torch starts ten times faster."""
     return sys.modules.get("torch")
 
 
@@ -31,85 +36,87 @@ def _seed(seed: int) -> bool:
 
 
 class Host:
-    """Builds its nodes in order and lets them step; every engine is hosts plus a way to reach the others."""
+    """Builds its nodes in order and steps them. Engines differ in how a host reaches nodes of other hosts."""
 
     def __init__(
         self,
         program: Program,
         seed: int,
         resolve_remote: Callable[[str], Any] | None = None,
-        on_build: OnBuild = _ignore_name,
+        on_build: OnBuild = lambda name: None,
     ) -> None:
         self.roles: dict[str, Any] = {}
 
-        def find(name: str) -> Any:  # noqa: ANN401
-            return (
-                resolve_remote(name)
-                if resolve_remote is not None and name not in self.roles
-                else self.roles[name]
-            )
+        def resolve(name: str) -> Any:  # noqa: ANN401
+            if name in self.roles or resolve_remote is None:
+                return self.roles[name]
+            return resolve_remote(name)
 
         seeded = _seed(derive_seed(seed, program.name))
         for name, node in program.nodes.items():
             on_build(name)
-            self.roles[name] = construct(node.build, find)
+            self.roles[name] = construct(node.build, resolve)
         if not seeded:  # a role may have been the first to import torch
             _seed(derive_seed(seed, program.name))
-        stepping = {name: node for name, node in program.nodes.items() if hasattr(self.roles[name], "step")}
+        stepping = {name: node for name, node in program.nodes.items() if isinstance(self.roles[name], Role)}
         self.active = [name for name, node in stepping.items() if node.schedule is None]
         self.scheduled: dict[str, Schedule] = {
             name: node.schedule for name, node in stepping.items() if node.schedule is not None
         }
 
     def step_all(self) -> list[Metrics]:
-        """One step of every active role; the metrics of those that had something to do."""
-        moved = [self.roles[name].step() for name in self.active]
-        return [metrics for metrics in moved if metrics is not None]
+        """Step every active role once; return the metrics of those that had something to do."""
+        results = [self.roles[name].step() for name in self.active]
+        return [metrics for metrics in results if metrics is not None]
 
     def gauges(self) -> dict[str, float]:
-        """Readings that roles offer on the side."""
-        read: dict[str, float] = {}
+        """Return the gauges of all roles."""
+        readings: Metrics = {}
         for role in self.roles.values():
-            if hasattr(role, "gauges"):
-                read |= role.gauges()
-        return read
+            if isinstance(role, HasGauges):
+                readings |= role.gauges()
+        return {name: x if isinstance(x, int | float) else float(x) for name, x in readings.items()}
 
     def notes(self) -> list[str]:
-        """What roles had to say since they were built, once."""
-        said: list[str] = []
+        """Return and clear the notes of all roles."""
+        notes: list[str] = []
         for role in self.roles.values():
-            said += getattr(role, "notes", [])
-            if hasattr(role, "notes"):
+            if isinstance(role, HasNotes):
+                notes += role.notes
                 role.notes.clear()
-        return said
+        return notes
 
     def close(self) -> None:
-        """Close what can be closed."""
+        """Close all roles that hold resources."""
         for role in self.roles.values():
-            if hasattr(role, "close"):
+            if isinstance(role, Closeable):
                 role.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Parts named `role.part`, the policy by itself, and the random numbers."""
-        parts: dict[str, Any] = {}
+        """Return the state of all roles, keyed `role.part`, and `policy` and `rng` of this host."""
+        state: dict[str, Any] = {}
         for name, role in self.roles.items():
-            if hasattr(role, "state_dict"):
-                parts |= {f"{name}.{key}": part for key, part in role.state_dict().items()}
-        return parts | {"policy": self.policy(), "rng": _random_state()}
+            if isinstance(role, Checkpointable):
+                state |= {f"{name}.{key}": part for key, part in role.state_dict().items()}
+        return state | {"policy": self.policy(), "rng": _rng_state()}
 
     def policy(self) -> dict[str, Any]:
-        """The newest policy, from the first role that has one."""
+        """Return the newest weights of the policy, from the first role that has them; empty if none has."""
         for role in self.roles.values():
-            if getattr(role, "of", "policy") != "policy":
-                continue  # what it has are weights of another net
-            if hasattr(role, "latest") and (newest := role.latest(-1)) is not None:
+            if isinstance(role, NamesModule) and role.module_name != "policy":
+                continue
+            if isinstance(role, PublishesWeights) and (newest := role.latest(-1)) is not None:
                 return dict(newest[1])
         return {}
 
     def load_state_dict(self, state: dict[str, Any], only: Callable[[Any], bool] = lambda role: True) -> None:
-        """Take back what `state_dict` gave; random numbers last, as rebuilding may have drawn some."""
+        """Restore the roles for which `only(role)` holds, then the random number generators.
+
+        The generators come last because rebuilding a role may draw random numbers. Raises BadInput if the
+        state does not fit a role.
+        """
         for name, role in self.roles.items():
-            if hasattr(role, "load_state_dict") and only(role):
+            if isinstance(role, Checkpointable) and only(role):
                 prefix = f"{name}."
                 parts = {key[len(prefix) :]: part for key, part in state.items() if key.startswith(prefix)}
                 try:
@@ -119,10 +126,10 @@ class Host:
                     raise BadInput(
                         f"The checkpoint of {name!r} does not fit config.json: {reason[-1].strip()}"
                     ) from error
-        _restore_random_state(state.get("rng", {}))
+        _load_rng_state(state.get("rng", {}))
 
 
-def _random_state() -> dict[str, Any]:
+def _rng_state() -> dict[str, Any]:
     torch = _torch()
     if torch is None:
         return {}
@@ -132,9 +139,9 @@ def _random_state() -> dict[str, Any]:
     return state
 
 
-def _restore_random_state(state: dict[str, Any]) -> None:
+def _load_rng_state(state: dict[str, Any]) -> None:
     torch = _torch()
-    if torch is None or "cpu" not in state:  # of an engine with another number of hosts
+    if torch is None or "cpu" not in state:  # the checkpoint is from an engine with other hosts
         return
     torch.set_rng_state(state["cpu"].cpu())
     if "cuda" in state and len(state["cuda"]) == torch.cuda.device_count():

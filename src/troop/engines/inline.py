@@ -1,4 +1,4 @@
-"""Inline: one host for everything, in this thread; deterministic."""
+"""Inline: the engine that runs all roles in one thread of this process, deterministically."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from troop.engines.runtime import prepare
 
 @dataclass(frozen=True)
 class Inline:
-    """One process, one thread of control; with one seed on CPU, bit-equal from run to run."""
+    """Runs all roles in one thread; runs with the same seed on the CPU are bit-equal."""
 
     threads: int = bounded(0, low=0, high=1024)
-    """Torch threads; 0 for as many as there are cores."""
+    """CPU threads of torch; 0 uses all cores."""
     log_s: float = bounded(1.0, above=0)
     """Seconds between lines of metrics."""
     checkpoint_s: float = bounded(120.0, above=0)
-    """Training seconds between checkpoints; there is always one at the end."""
+    """Training seconds between checkpoints; the end of a run always writes one."""
 
     def check(self, program: Program) -> None:
-        """Anything runs in one thread."""
+        """Accept every program."""
 
     def run(
         self,
@@ -36,45 +36,39 @@ class Inline:
         observer: RunObserver,
         checkpoint: Checkpoint | None = None,
     ) -> Result:
-        """Round after round until done; a checkpoint and an evaluation at the end."""
+        """Step all roles in turn until done; end with an evaluation and a checkpoint."""
         prepare(self.threads)
         host = Host(program, seed)
         try:
             if checkpoint is not None:
                 host.load_state_dict(checkpoint.state)
-                checkpoint.state.clear()  # a second copy of the replay is not to be kept
+                checkpoint.state.clear()  # frees the memory of a second copy of the replay buffer
             for text in host.notes():
                 observer.note(text)
-            loop = InlineDriver(
-                self, host, RunProgress(checkpoint.counters if checkpoint else Counters()), until, observer
-            )
+            progress = RunProgress(checkpoint.counters if checkpoint else Counters())
+            driver = InlineDriver(self, host, progress, until, observer)
             if checkpoint is None:
-                loop.save(last=True)  # from now on, whatever happens, there is something to resume
-            return loop.run()
+                driver.save(last=True)  # so that the run can be resumed whatever happens next
+            return driver.run()
         finally:
             host.close()
 
 
 class InlineDriver:
-    """The state of one run of the inline engine."""
+    """Steps the roles of one run, logs, evaluates and makes checkpoints."""
 
     def __init__(
         self, engine: Inline, host: Host, progress: RunProgress, until: Until, observer: RunObserver
     ) -> None:
-        self.host, self.progress, self.until, self.observer, self.engine = (
-            host,
-            progress,
-            until,
-            observer,
-            engine,
-        )
+        self.engine, self.host, self.progress = engine, host, progress
+        self.until, self.observer = until, observer
         self.checkpoint_timer = ScheduleTimer(Schedule(seconds=engine.checkpoint_s), progress)
         self.timers = {name: ScheduleTimer(schedule, progress) for name, schedule in host.scheduled.items()}
         self.evaluation: Metrics = {}
-        self.logged = time.monotonic()
+        self._last_log = time.monotonic()
 
     def run(self) -> Result:
-        """Until steps, minutes or target are reached, or a stop is asked."""
+        """Run until a condition of `until` holds or a stop is requested."""
         while not self.progress.reached(self.until):
             if self.observer.stop_requested():
                 self.save(last=True)
@@ -87,35 +81,36 @@ class InlineDriver:
         return Result("done", self.progress.counters(), self.evaluation)
 
     def step_all(self) -> None:
-        """One round of all roles, then whatever is due."""
-        moved = self.host.step_all()
-        if not moved:
-            raise RuntimeError("every role waits for another: a bug in this system's wiring")
-        for metrics in moved:
+        """Step every active role once, then log, evaluate and checkpoint if due."""
+        results = self.host.step_all()
+        if not results:
+            raise RuntimeError("every role waits for another: the wiring of this system is faulty")
+        for metrics in results:
             self.progress.add(metrics)
         self.progress.add_training_time()
-        if time.monotonic() - self.logged >= self.engine.log_s:
+        if time.monotonic() - self._last_log >= self.engine.log_s:
             self.log()
         self.evaluate([name for name, timer in self.timers.items() if timer.due()])
         if self.checkpoint_timer.due():
             self.save()
 
     def evaluate(self, names: list[str]) -> None:
-        """Let scheduled roles step, apart from training time, and judge the target."""
+        """Step scheduled roles; their time is not counted as training."""
         for name in names:
             metrics = self.host.roles[name].step()
             if metrics is not None:
-                self.evaluation = {key: float(value) for key, value in metrics.items()}
-                self.progress.add_evaluation(self.evaluation["eval/return_mean"], self.until)  # type: ignore[arg-type]
-                self.observer.evaluated(self.progress.counters(), self.evaluation)  # type: ignore[arg-type]
+                evaluation = {key: float(value) for key, value in metrics.items()}
+                self.evaluation = dict(evaluation)
+                self.progress.add_evaluation(evaluation["eval/return_mean"], self.until)
+                self.observer.log_evaluation(self.progress.counters(), evaluation)
             self.progress.add_evaluation_time()
 
     def log(self) -> None:
-        """A line of everything since the last."""
+        """Log the metrics since the last line and the current gauges."""
         self.observer.log(self.progress.counters(), self.progress.read_means() | self.host.gauges())
-        self.logged = time.monotonic()
+        self._last_log = time.monotonic()
 
     def save(self, last: bool = False) -> None:
-        """A checkpoint, its time not counted as training."""
+        """Make a checkpoint; its time is not counted as training."""
         self.observer.save(self.progress.counters(), self.host.state_dict(), last)
         self.progress.add_evaluation_time()

@@ -1,4 +1,4 @@
-"""HostPool: the interface through which the driver starts, connects, polls and stops the hosts of a program."""
+"""HostPool: the interface through which the driver starts, connects, polls and stops hosts."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def host_handles(program: Program) -> dict[str, HostHandle]:
 
 
 def share_cores(hosts: Mapping[str, HostHandle], threads: int) -> None:
-    """Set the threads of each host: what its nodes request, else `threads`, else a fair share of the cores."""
+    """Set the threads of each host: as its nodes request, else `threads`, else a share of the cores."""
     stepping = [host for host in hosts.values() if may_step(host)]
     for host in hosts.values():
         requested = max((node.threads or 0 for node in host.nodes), default=0)

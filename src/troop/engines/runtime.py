@@ -1,4 +1,4 @@
-"""What a process asks of its machine before it starts: threads, and an allocator that keeps its pages."""
+"""Process settings: CPU threads, memory allocator, signals and the capacity of the machine."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from collections.abc import Iterator
 
 from troop.core.errors import SetupProblem
 
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # glibc's mallopt parameters
-# Read by libraries when they are loaded.
+M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1  # parameters of glibc's mallopt
+# Libraries read these when they are loaded.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-HOST_BYTES = 20 << 20  # that a host takes for itself before it holds anything, torch being shared
-HOST_FILES = 4  # that a launcher holds open for a host: line, end, stack, and one on its way
+HOST_BYTES = 20 << 20  # memory of a host process without data; the pages of torch are shared
+HOST_FILES = 4  # open files of the driver per host: connection, sentinel, stack trace, one being sent
 OTHER_FILES = 100
 
 
 def prepare(threads: int) -> None:
-    """Set torch's threads (0: one per core) and keep freed memory mapped.
+    """Set the threads of torch (0: one per core) and keep freed memory mapped.
 
-    glibc gives every block above 32 MB back to the kernel when it is freed. A learner frees and takes
-    such blocks several times an update, and faulting the pages in again costs a tenth of it.
+    glibc returns every block above 32 MB to the kernel when it is freed. A learner allocates and frees such
+    blocks several times per update; faulting their pages in again takes a tenth of the update.
     """
     import torch
 
@@ -32,19 +32,20 @@ def prepare(threads: int) -> None:
 
 
 def keep_freed_pages() -> None:
-    """Keep freed memory mapped, where the C library can."""
+    """Keep freed memory mapped, if the C library is glibc."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):
-            libc.mallopt(MMAP_THRESHOLD, 1 << 30)
-            libc.mallopt(TRIM_THRESHOLD, (1 << 31) - 1)
+            libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
+            libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def defer_compiler_import() -> None:
-    """Let optimizers be made without torch's compiler: its import, a second, is put off until one needs it.
+    """Let optimizers be created without importing torch's compiler, which takes a second.
 
-    Torch marks methods of optimizers as not to be compiled, and imports the compiler at their first call in
-    order to tell it so. It keeps what it is told in this attribute; the methods themselves say the same.
+    Torch excludes some optimizer methods from compilation and imports the compiler at their first call to
+    register that. The compiler stores the registration in the attribute that is set here, and the methods
+    are marked as excluded anyway.
     """
     if "torch" not in sys.modules or "torch._dynamo" in sys.modules:
         return
@@ -57,48 +58,51 @@ def defer_compiler_import() -> None:
 
 
 def check_capacity(hosts: int) -> None:
-    """Let this process hold the files of so many hosts; SetupProblem if there is no room for them."""
+    """Raise the limit of open files as needed for this many hosts.
+
+    Raises SetupProblem if memory or the hard limit of open files does not suffice.
+    """
     import resource
 
     import psutil
 
-    wanted, free = hosts * HOST_BYTES, psutil.virtual_memory().available
-    cure = "lower the number of actors, or spread them over machines with --engine ray"
-    if wanted > free:
+    needed, free = hosts * HOST_BYTES, psutil.virtual_memory().available
+    cure = "lower the number of actors, or distribute them over machines with --engine ray"
+    if needed > free:
         raise SetupProblem(
-            f"{hosts:,} hosts want at least {wanted / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are "
+            f"{hosts:,} hosts need at least {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are "
             f"free; {cure}."
         )
     files = OTHER_FILES + hosts * HOST_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and files > hard:
-        raise SetupProblem(f"{hosts:,} hosts want {files:,} open files and {hard:,} are allowed; {cure}.")
+        raise SetupProblem(f"{hosts:,} hosts need {files:,} open files and {hard:,} are allowed; {cure}.")
     if soft != resource.RLIM_INFINITY and files > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager
 def block_sigint() -> Iterator[None]:
-    """What is started inside does not hear a Ctrl-C at the terminal, which is the launcher's business."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Let processes that are started inside ignore Ctrl-C in the terminal, which only the driver handles."""
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 @contextlib.contextmanager
 def thread_limit(threads: int) -> Iterator[None]:
-    """Libraries read these when they are loaded; what is started inside, or its fork server, has them set."""
-    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    """Set the thread variables of processes that are started inside; restore this process's own after."""
+    previous = {name: os.environ.get(name) for name in THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})

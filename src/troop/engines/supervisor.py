@@ -1,4 +1,4 @@
-"""Supervisor: brings back what dies, within a budget, and knows who is to blame."""
+"""Supervisor: restarts hosts that die or hang, within a budget, and reports which role failed and why."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from troop.core import errors
 from troop.core.errors import TrainingFault, TroopError
 from troop.engines.pool import ControlMessage, HostHandle, HostPool
 
-RESTART_WINDOW_S = 600.0  # seconds within which the deaths of one host are counted together
-SCHEDULED_FACTOR = 4.0  # times longer than others may a host with scheduled roles be silent
-BLOCKED_GRACE_S = 2.0  # seconds for those who may wait for a host that will not come back
-MAX_RESTART_DELAY_S = 5.0  # seconds before a host that keeps dying is started again
+RESTART_WINDOW_S = 600.0  # deaths of one host within this time count towards its restart budget
+SCHEDULED_FACTOR = 4.0  # a host with scheduled roles may be silent this many times longer than others
+BLOCKED_GRACE_S = 2.0  # a host that may be blocked on a host that will not restart has this long to pause
+MAX_RESTART_DELAY_S = 5.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When the supervisor loses patience."""
+    """Restart budget and deadlines of every host."""
 
-    restarts: int
-    step_s: float
-    start_s: float
+    restarts: int  # within RESTART_WINDOW_S
+    step_s: float  # longest time without a message from a host that is ready
+    start_s: float  # longest time until a host is ready
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a host ended."""
+    """Why a host died."""
 
     node: str
-    what: str  # one line
+    reason: str  # one line
     trace: str = ""
-    error: TroopError | None = None  # said by the role itself, in words for the user
+    error: TroopError | None = None  # raised by the role itself; its message is meant for the user
 
 
 class RestartBudgetExceeded(TrainingFault):
-    """A host died too often."""
+    """A host died more often than its restart budget allows."""
 
 
 class Supervisor:
-    """Hears the crew, restarts its members, and keeps their answers until they are asked for."""
+    """Polls a pool of hosts, restarts those that die and stores the replies of hosts until they are read."""
 
     def __init__(
         self,
@@ -53,182 +53,189 @@ class Supervisor:
         self.pool, self.limits, self._restore, self._note = pool, limits, restore, note
         self.hosts = pool.hosts
         self.reports: list[tuple[str, dict[str, float], dict[str, float]]] = []  # host, metrics, gauges
-        self.replies: dict[tuple[str, str], Any] = {}
-        self.stepped: list[tuple[str, dict[str, float] | None]] = []
+        self.replies: dict[tuple[str, str], Any] = {}  # (host, verb) -> what is attached to the reply
+        self.step_results: list[tuple[str, dict[str, float] | None]] = []  # node, metrics of a requested step
         self.restarts = 0
         self.paused = True
-        self.moved = time.monotonic()
-        self._failures: dict[str, Failure] = {}
+        self.last_progress = time.monotonic()
+        self._failures: dict[str, Failure] = {}  # reported by hosts that are about to exit
         self._deaths: dict[str, list[tuple[float, Failure]]] = {name: [] for name in pool.hosts}
-        self._again: dict[str, float] = {}  # when a dead member is started again
-        self._started: set[str] = set()
-        self._begun = self._stop_restarts = False
+        self._restart_at: dict[str, float] = {}  # when a dead host is started again
+        self._ever_ready: set[str] = set()
+        self._resumed = self._restarts_stopped = False
 
-    def start(self, parts: Callable[[HostHandle], dict[str, Any] | None]) -> None:
-        """All members, those who can wait last; returns when the others are ready."""
+    def start(self, state_of: Callable[[HostHandle], dict[str, Any] | None]) -> None:
+        """Start all hosts, the deferred ones last, and return when the others are ready.
+
+        `state_of(host)` is the checkpointed state that the host loads, if any. Raises TrainingFault if a host
+        that is not deferred cannot be started.
+        """
         deferred = [host for host in self.hosts.values() if host.name in self.pool.deferred]
         first = [host for host in self.hosts.values() if host not in deferred]
         for host in first:
             self.pool.spawn(host)
         self.pool.connect_all()
         for host in first:
-            self.pool.start(host, parts(host), restored=False)
+            self.pool.start(host, state_of(host), restored=False)
         while not all(host.ready for host in first):
             self.poll(0.1)
         for host in deferred:
             self.pool.spawn(host)
             self.pool.connect(host)
-            self.pool.start(host, parts(host), restored=False)
+            self.pool.start(host, state_of(host), restored=False)
 
     @property
     def never_ready(self) -> set[str]:
-        """Hosts that were never ready."""
-        return set(self.hosts) - self._started
+        """Names of hosts that have not been ready in this run."""
+        return set(self.hosts) - self._ever_ready
 
     @property
     def starting(self) -> bool:
-        """Whether a host is on its way."""
+        """Whether a host has been spawned and is not ready yet."""
         return any(host.alive and not host.ready for host in self.hosts.values())
 
     def resume(self) -> None:
-        """Let active roles step."""
-        self.paused, self.moved, self._begun = False, time.monotonic(), True
+        """Let active roles step; hosts that become ready later are resumed then."""
+        self.paused, self.last_progress, self._resumed = False, time.monotonic(), True
         for host in self.hosts.values():
-            if host.ready:  # others are told when they are
+            if host.ready:
                 host.send("resume")
 
     def stop_restarting(self) -> None:
-        """From now on the dead stay dead: the run is about to end, and others may be saved."""
-        self._stop_restarts = True
-        self._again.clear()
+        """Stop restarting hosts that die, because the run is about to end."""
+        self._restarts_stopped = True
+        self._restart_at.clear()
 
     def pause(self, seconds: float) -> list[str]:
-        """Active roles finish their step and pause; names of those that did not within this time."""
+        """Let active roles finish their step and pause; return the hosts that have not paused in time."""
         self.paused = True
-        # Passive hosts are asked too, for the sake of their last report; an evaluator may take its time.
-        active = [m for m in self.hosts.values() if m.ready and (m.active or not m.scheduled)]
-        for host in active:
+        # Passive hosts are paused too, so that they send their last report; evaluators continue.
+        pausing = [host for host in self.hosts.values() if host.ready and (host.active or not host.scheduled)]
+        for host in pausing:
             self.replies.pop((host.name, "paused"), None)
             host.send("pause")
-        doomed = self._doomed()
-        late = self.wait_replies("paused", [m for m in active if m.name not in doomed], seconds)
-        return late + self.wait_replies(
-            "paused", [m for m in active if m.name in doomed], min(seconds, BLOCKED_GRACE_S)
-        )
+        blocked = self._blocked()
+        free = [host for host in pausing if host.name not in blocked]
+        late = self.wait_replies("paused", free, seconds)
+        rest = [host for host in pausing if host.name in blocked]
+        return late + self.wait_replies("paused", rest, min(seconds, BLOCKED_GRACE_S))
 
-    def _doomed(self) -> set[str]:
-        """Hosts that may wait for one that will not come back."""
-        doomed = {name for name, host in self.hosts.items() if not host.alive} - set(self._again)
-        for name, host in self.hosts.items():  # callees come first
-            if doomed & set(host.servers.values()):
-                doomed.add(name)
-        return doomed
+    def _blocked(self) -> set[str]:
+        """Return hosts that may be blocked, directly or not, on a host that will not be restarted."""
+        blocked = {name for name, host in self.hosts.items() if not host.alive} - set(self._restart_at)
+        for name, host in self.hosts.items():  # servers come before their clients
+            if blocked & set(host.servers.values()):
+                blocked.add(name)
+        return blocked
 
-    def wait_replies(self, what: str, asked: Iterable[HostHandle], seconds: float) -> list[str]:
-        """Wait until all asked have replied or died; names of those alive that did not reply in time."""
-        waiting = {host.name: host.spawned for host in asked}
+    def wait_replies(self, verb: str, hosts: Iterable[HostHandle], seconds: float) -> list[str]:
+        """Wait until all hosts have replied or died; return those alive that have not replied in time."""
+        waiting = {host.name: host.spawned for host in hosts}
         deadline = time.monotonic() + seconds
         while waiting and time.monotonic() < deadline:
             self.poll(0.05)
             for name, spawned in list(waiting.items()):
-                gone = not self.hosts[name].alive or self.hosts[name].spawned != spawned
-                if gone or (name, what) in self.replies:
+                died = not self.hosts[name].alive or self.hosts[name].spawned != spawned
+                if died or (name, verb) in self.replies:
                     del waiting[name]
         return list(waiting)
 
     def poll(self, seconds: float) -> None:
-        """Hear everyone for this long; deal with deaths, time-outs and restarts that are due."""
+        """Receive messages for up to `seconds`; handle deaths, expired deadlines and due restarts."""
         for host in self.pool.poll(self._poll_timeout(seconds), self._on_control):
-            self._died(host)
+            self._on_death(host)
         now = time.monotonic()
-        for name, when in list(self._again.items()):
+        for name, when in list(self._restart_at.items()):
             if when <= now:
-                del self._again[name]
-                self._revive(self.hosts[name])
+                del self._restart_at[name]
+                self._restart(self.hosts[name])
         for host in self.hosts.values():
             limit = self.limits.step_s if host.ready else self.limits.start_s
             if host.scheduled:
-                limit *= SCHEDULED_FACTOR  # a step of an evaluator is many episodes
+                limit *= SCHEDULED_FACTOR  # one step of an evaluator is many episodes
             if host.alive and now - host.last_message > limit:
-                self._stuck(host, limit)
+                self._on_timeout(host, limit)
 
     def _poll_timeout(self, seconds: float) -> float:
-        soonest = min(self._again.values(), default=None)
+        soonest = min(self._restart_at.values(), default=None)
         return seconds if soonest is None else max(0.0, min(seconds, soonest - time.monotonic()))
 
     def _on_control(self, host: HostHandle, message: ControlMessage, attached: list[Any]) -> None:
-        what, *rest = message
-        if what == "report":
-            moved, metrics, gauges, notes = rest
-            self.moved = time.monotonic() if moved else self.moved
+        verb, *args = message
+        if verb == "report":
+            steps, metrics, gauges, notes = args
+            self.last_progress = time.monotonic() if steps else self.last_progress
             self.reports.append((host.name, metrics, gauges))
             for text in notes:
                 self._note(text)
-        elif what == "ready":
-            host.saves_state, host.restores_state, host.active, notes = rest
+        elif verb == "ready":
+            host.saves_state, host.restores_state, host.active, notes = args
             host.ready = True
-            self._started.add(host.name)
+            self._ever_ready.add(host.name)
             for text in notes:
                 self._note(text)
             if not self.paused:
                 host.send("resume")
-        elif what == "failed":
-            node, doing, kind, text, mine, trace = rest
-            error = getattr(errors, kind, TrainingFault)(text) if mine else None
-            self._failures[host.name] = Failure(node, f"{kind}: {text} (in {doing})", trace, error)
-        elif what == "stepped":
-            self.stepped.append((rest[0], rest[1]))
-        elif what == "note":
-            self._note(rest[0])
+        elif verb == "failed":
+            node, method, kind, text, for_user, trace = args
+            error = getattr(errors, kind, TrainingFault)(text) if for_user else None
+            self._failures[host.name] = Failure(node, f"{kind}: {text} (in {method})", trace, error)
+        elif verb == "stepped":
+            self.step_results.append((args[0], args[1]))
+        elif verb == "note":
+            self._note(args[0])
         else:
-            self.replies[(host.name, what)] = attached[0] if attached else None
+            self.replies[(host.name, verb)] = attached[0] if attached else None
 
-    def _stuck(self, host: HostHandle, limit: float) -> None:
-        """Ask for its stack, then end it."""
+    def _on_timeout(self, host: HostHandle, limit: float) -> None:
         node = host.nodes[0].name
-        doing = "in step() or a method" if host.ready else "while being built"
-        stack = self.pool.stack_trace(host, request=True)
-        self._failures[host.name] = Failure(node, f"no sign of life for {limit:.0f} s ({doing})", stack)
-        self._died(host)
+        activity = "in step() or a method" if host.ready else "while being built"
+        trace = self.pool.stack_trace(host, request=True)
+        self._failures[host.name] = Failure(node, f"no heartbeat for {limit:.0f} s ({activity})", trace)
+        self._on_death(host)
 
-    def _died(self, host: HostHandle) -> None:
+    def _on_death(self, host: HostHandle) -> None:
+        """Reap the host and schedule its restart; raise if the run cannot continue."""
         trace = self.pool.stack_trace(host)
-        ended = self.pool.reap(host)
+        exit_reason = self.pool.reap(host)
         failure = self._failures.pop(host.name, None)
         if failure is None:
-            failure = Failure(host.nodes[0].name, ended, trace)
-        if self._stop_restarts:
+            failure = Failure(host.nodes[0].name, exit_reason, trace)
+        if self._restarts_stopped:
             return
         if failure.error is not None:
             raise failure.error
         if failure.trace:
-            self._note(f"{failure.node} died, {failure.what}; its last words:\n{failure.trace.rstrip()}")
-        if host.name not in self._started and not self._begun:
-            fault = TrainingFault(f"{failure.node} could not be started: {failure.what}.")
+            self._note(f"{failure.node} died, {failure.reason}; its stack trace:\n{failure.trace.rstrip()}")
+        if host.name not in self._ever_ready and not self._resumed:
+            fault = TrainingFault(f"{failure.node} could not be started: {failure.reason}.")
             fault.trace = failure.trace
             raise fault
         now = time.monotonic()
         deaths = self._deaths[host.name]
         deaths[:] = [(when, why) for when, why in deaths if now - when < RESTART_WINDOW_S] + [(now, failure)]
         if len(deaths) > self.limits.restarts:
-            first = deaths[0][1]
-            often = "once" if len(deaths) == 1 else f"{len(deaths)} times"
-            over = RestartBudgetExceeded(
-                f"{failure.node} died {often} within {RESTART_WINDOW_S / 60:.0f} minutes, more than --engine.restarts "
-                f"allows; the first time: {first.what}."
-            )
-            over.trace = first.trace
-            raise over
-        pause = min(MAX_RESTART_DELAY_S, 0.1 * 2 ** (len(deaths) - 1))
-        self._again[host.name] = now + pause
-        self._note(f"{failure.node} died ({failure.what}); restart {len(deaths)} of {self.limits.restarts}")
+            raise _budget_exceeded(failure.node, len(deaths), deaths[0][1])
+        delay = min(MAX_RESTART_DELAY_S, 0.1 * 2 ** (len(deaths) - 1))
+        self._restart_at[host.name] = now + delay
+        self._note(f"{failure.node} died ({failure.reason}); restart {len(deaths)} of {self.limits.restarts}")
 
-    def _revive(self, host: HostHandle) -> None:
-        """A new process in the place of the old: edges anew, state from the newest checkpoint."""
+    def _restart(self, host: HostHandle) -> None:
+        """Spawn a new process or actor for the host, with new edges and its newest checkpointed state."""
         self.restarts += 1
-        self.moved = time.monotonic()
+        self.last_progress = time.monotonic()
         self.pool.spawn(host)
         self.pool.connect(host)
-        restores = host.restores_state or host.name not in self._started
+        restores = host.restores_state or host.name not in self._ever_ready
         state = self._restore([node.name for node in host.nodes]) if restores else None
         self.pool.start(host, state or None, restored=True)
+
+
+def _budget_exceeded(node: str, deaths: int, first: Failure) -> RestartBudgetExceeded:
+    times = "once" if deaths == 1 else f"{deaths} times"
+    error = RestartBudgetExceeded(
+        f"{node} died {times} within {RESTART_WINDOW_S / 60:.0f} minutes, more often than --engine.restarts "
+        f"allows; the first time: {first.reason}."
+    )
+    error.trace = first.trace
+    return error

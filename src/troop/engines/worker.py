@@ -1,4 +1,4 @@
-"""Worker: what runs in the process of one host."""
+"""Worker: the main loop of one host. It steps roles, serves calls of peers and handles commands."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import traceback
 from typing import Any
 
 from troop.core.errors import TroopError
+from troop.core.role import Checkpointable, Closeable, PublishesWeights, Restartable, RestartsFresh
 from troop.engines.host import Host
 from troop.engines.metrics import MetricAggregator
 from troop.engines.role_times import RoleTimes
@@ -17,82 +18,86 @@ from troop.engines.rpc.dispatcher import Dispatcher
 from troop.engines.rpc.stub import Stub
 from troop.engines.rpc.transport import HostSpec, Transport
 
-HEARTBEAT_S = 1.0  # seconds between reports of any host
-DELIVERY_LIMIT_S = (
-    1.0  # seconds a pause waits for what was told to arrive; less than the launcher waits for it
-)
-CLOSE_LIMIT_S = 5.0  # seconds for a failed host to close its roles
-BACKOFF_S = (0.001, 0.002, 0.004, 0.008, 0.01)  # seconds until a role that had nothing to do is asked again
+HEARTBEAT_S = 1.0  # longest time between two reports of a host
+DELIVERY_LIMIT_S = 1.0  # a pause waits this long for sent messages to arrive; less than the driver waits
+CLOSE_LIMIT_S = 5.0  # a failed host exits after this time even if its roles are not closed yet
+BACKOFF_S = (0.001, 0.002, 0.004, 0.008, 0.01)  # pauses after consecutive rounds in which no role had work
 
 
 class Shutdown(BaseException):
-    """The launcher wants this process to end while a role waits."""
+    """Raised inside a blocked role when the driver has requested the end of this host."""
 
 
 class Worker:
-    """Loops `step()` of the host's active roles, serves letters in between, and listens to the launcher."""
+    """Steps the active roles of a host in a loop; serves incoming calls and handles commands in between.
+
+    The driver is the process that started this host. It sends commands and receives reports.
+    """
 
     def __init__(self, spec: HostSpec, transport: Transport) -> None:
         self.spec, self.transport = spec, transport
         self.metrics, self.role_times = MetricAggregator(), RoleTimes(list(spec.program.nodes))
         self.paused, self.stopping, self.started = True, False, False
-        self.pending: list[str] = []  # what the launcher wants at the next boundary
-        self.initial_state: dict[str, Any] | None = None
-        self.restored = False
-        self._at = ("", "its constructor")  # node and what it is doing
-        self._reported = self._read = time.monotonic()
-        self._moved = 0
-        self._idle, self._woken = 0, False
-        self._settles: float | None = None  # until when what was told may arrive, at a pause
+        self.pending: list[str] = []  # commands to be handled between steps
+        self._initial_state: dict[str, Any] | None = None
+        self._restored = False  # whether this host replaces one that crashed
+        self._activity = ("", "its constructor")  # node and the method that runs, for failure reports
+        self._last_report = self._last_gauges = time.monotonic()
+        self._unreported_steps = 0
+        self._idle_rounds, self._woken = 0, False
+        self._delivery_deadline: float | None = None  # of the current pause
         transport.bind(self)
 
     def run(self) -> None:
-        """Build, take back what was saved, then loop."""
+        """Build the roles, restore their state, then loop until the driver stops the host.
+
+        If a role raises an exception, its state may be corrupt: the worker reports the failure and exits.
+        """
         try:
-            self._open()
-            gc.freeze()  # what is there now stays: to look through it again and again costs milliseconds
+            self._start()
+            gc.freeze()  # what exists now stays: scanning it in every collection would cost milliseconds
             while not self.stopping:
                 self._loop()
-        except Exception as error:  # a role failed: its state may be corrupt, so the process ends
-            self._fail(error)
-            os._exit(1)  # whatever threads the role has left
+        except Exception as error:
+            self._report_failure(error)
+            os._exit(1)  # regardless of threads that the role has started
         self.close()
 
-    def _open(self) -> None:
-        self.host = Host(self.spec.program, self.spec.seed, self._stub, self._building)
+    def _start(self) -> None:
+        self.host = Host(self.spec.program, self.spec.seed, self._stub, self._on_build)
         self.dispatcher = Dispatcher(
-            self.host, self.transport.edges, self.transport.replies, self.role_times, self._doing
+            self.host, self.transport.edges, self.transport.replies, self.role_times, self._on_call
         )
         while not self.started:
             self.transport.receive(HEARTBEAT_S)
             if self.stopping:
                 raise Shutdown
-        if self.initial_state is not None:
-            self.host.load_state_dict(self.initial_state, self._wanted)
-            self.initial_state = None
-            if self.restored:
-                for role in self.host.roles.values():
-                    if hasattr(role, "on_restart"):
-                        role.on_restart()  # its peers went on meanwhile: what comes next does not join what it has
         roles = self.host.roles.values()
-        saves = any(hasattr(role, "state_dict") or hasattr(role, "latest") for role in roles)
-        restores = any(
-            hasattr(role, "load_state_dict") and not getattr(role, "restart_fresh", False) for role in roles
+        if self._initial_state is not None:
+            self.host.load_state_dict(self._initial_state, self._restores)
+            self._initial_state = None
+            if self._restored:
+                for role in roles:
+                    if isinstance(role, Restartable):
+                        role.on_restart()
+        saves_state = any(isinstance(role, Checkpointable | PublishesWeights) for role in roles)
+        restores_state = any(isinstance(role, Checkpointable) and not _restarts_fresh(role) for role in roles)
+        self.transport.send_control(
+            "ready", saves_state, restores_state, bool(self.host.active), self.host.notes()
         )
-        self.transport.send_control("ready", saves, restores, bool(self.host.active), self.host.notes())
 
-    def _wanted(self, role: Any) -> bool:  # noqa: ANN401
-        """Whether a role takes back its saved state: all do in a resumed run, not all after a death."""
-        return not (self.restored and getattr(role, "restart_fresh", False))
+    def _restores(self, role: Any) -> bool:  # noqa: ANN401
+        """Return whether a role loads its state: all do in a resumed run, not all after a crash."""
+        return not (self._restored and _restarts_fresh(role))
 
     def _stub(self, node: str) -> Stub:
         return Stub(self.transport.client(self.spec.servers[node]), node)
 
-    def _building(self, name: str) -> None:
-        self._at = (name, "its constructor")
+    def _on_build(self, node: str) -> None:
+        self._activity = (node, "its constructor")
 
-    def _doing(self, node: str, what: str) -> None:
-        self._at = (node, what)
+    def _on_call(self, node: str, method: str) -> None:
+        self._activity = (node, method)
 
     def _loop(self) -> None:
         if not self._woken:
@@ -100,152 +105,165 @@ class Worker:
         self._woken = False
         served = self.dispatcher.serve()
         if self.pending:
-            self._boundary()
+            self._handle_pending()
         stepping = bool(self.host.active) and not self.paused
-        moved = stepping and self._step_all()
-        self.report(moved or served)
-        if moved or (served and stepping):
-            self._idle = 0
+        progressed = stepping and self._step_all()
+        self.report(progressed or served)
+        if progressed or (served and stepping):
+            self._idle_rounds = 0
         elif stepping:
             self._backoff()
         else:
             self._serve_only()
 
     def _serve_only(self) -> None:
-        """No role steps: do nothing but answer, until the launcher wants something or a report is due."""
-        until = self._reported + (self.spec.report_s if self._moved else HEARTBEAT_S)
+        """Serve calls without stepping until a command arrives or a report is due."""
+        deadline = self._last_report + (self.spec.report_s if self._unreported_steps else HEARTBEAT_S)
         while not (self.pending or self.stopping or self._woken):
-            left = until - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 break
-            if self.transport.receive(left) and not self.dispatcher.serve():
-                self._woken = True  # by the launcher
+            if self.transport.receive(remaining) and not self.dispatcher.serve():
+                self._woken = True  # by a command of the driver
 
     def _step_all(self) -> bool:
-        moved = False
+        progressed = False
         for name in self.host.active:
             metrics = self._step(name)
             if metrics is not None:
-                moved = True
+                progressed = True
                 self.metrics.add(metrics)
-        return moved
+        return progressed
 
     def _step(self, name: str) -> Any:  # noqa: ANN401
-        self._at = (name, "step")
+        self._activity = (name, "step")
         began = time.perf_counter()
         metrics = self.host.roles[name].step()
-        self.dispatcher.changed()
+        self.dispatcher.invalidate_replies()
         self.role_times.add_busy(name, time.perf_counter() - began, int(metrics is not None))
-        self._moved += metrics is not None
+        self._unreported_steps += metrics is not None
         return metrics
 
     def _backoff(self) -> None:
-        """Nothing to do: sleep until a letter, an answer or the launcher comes, but not for long."""
-        left = seconds = BACKOFF_S[min(self._idle, len(BACKOFF_S) - 1)]
-        self._idle += 1
+        """No role had work: sleep until a message arrives, at most for the next time of BACKOFF_S."""
+        remaining = seconds = BACKOFF_S[min(self._idle_rounds, len(BACKOFF_S) - 1)]
+        self._idle_rounds += 1
         began = time.perf_counter()
-        while left > 0 and not self.stopping and not self._woken:
-            self._woken = self.transport.receive(left)
-            left = seconds - (time.perf_counter() - began)
+        while remaining > 0 and not self.stopping and not self._woken:
+            self._woken = self.transport.receive(remaining)
+            remaining = seconds - (time.perf_counter() - began)
         if self.transport.awaiting_replies:
             self.role_times.add_idle_wait(self.host.active[0], time.perf_counter() - began)
 
-    def _boundary(self) -> None:
-        """What the launcher asked for, between steps."""
+    def _handle_pending(self) -> None:
+        """Handle the commands that must wait for the end of a step."""
         while self.pending:
-            if self.pending[0] == "paused" and self._settling():
-                return  # to serve: others may wait for that
-            what = self.pending.pop(0)
-            if what == "paused":
-                self.report(True, force=True)  # what was done before the hold is counted before it
+            if self.pending[0] == "paused" and self._awaits_delivery():
+                return  # keep serving meanwhile: peers may wait for replies before they can pause
+            command = self.pending.pop(0)
+            if command == "paused":
+                self.report(True, force=True)  # counts everything done before the pause
                 self.transport.send_control("paused")
-            elif what == "state":
+            elif command == "state":
                 self.dispatcher.read_incoming()
                 self.dispatcher.serve()
                 self.transport.send_control("state", state=self.host.state_dict())
             else:
-                metrics = self._step(what)
+                metrics = self._step(command)
                 plain = None if metrics is None else {name: float(value) for name, value in metrics.items()}
-                self.transport.send_control("stepped", what, plain)
+                self.transport.send_control("stepped", command, plain)
 
-    def _settling(self) -> bool:
-        """Whether what was told is still under way; waits for it a moment."""
+    def _awaits_delivery(self) -> bool:
+        """Return whether sent messages are still undelivered; waits 10 ms for them, up to a deadline."""
         now = time.monotonic()
-        if self._settles is None:
-            self._settles = now + DELIVERY_LIMIT_S
-        if not self.transport.has_undelivered or now > self._settles:
+        if self._delivery_deadline is None:
+            self._delivery_deadline = now + DELIVERY_LIMIT_S
+        if not self.transport.has_undelivered or now > self._delivery_deadline:
             return False
         self._woken = self.transport.receive(0.01)
         return True
 
-    def handle_command(self, what: str, rest: list[Any], initial_state: dict[str, Any] | None = None) -> None:
-        """Do, or remember for the next boundary, what the launcher says."""
-        if what == "start":
-            self.started, self.restored, self.initial_state = True, rest[0], initial_state
-        elif what == "pause":
-            self.paused, self._settles = True, None
+    def handle_command(self, verb: str, args: list[Any], state: dict[str, Any] | None = None) -> None:
+        """Handle a command of the driver, or queue it for the end of the current step.
+
+        `start [restored]` with an optional state, `pause`, `resume`, `stop`, `step [node]`, `state`.
+        """
+        if verb == "start":
+            self.started, self._restored, self._initial_state = True, args[0], state
+        elif verb == "pause":
+            self.paused, self._delivery_deadline = True, None
             self.pending.append("paused")
-        elif what == "resume":
+        elif verb == "resume":
             self.paused = False
-        elif what == "stop":
+        elif verb == "stop":
             self.stopping = True
         else:
-            self.pending.append(rest[0] if what == "step" else what)
+            self.pending.append(args[0] if verb == "step" else verb)
 
-    def check_wait(self, why: str, began: float) -> None:
-        """A role waits, since `began`, for `why`: it may not do so for ever, nor without a sign of life."""
+    def check_wait(self, reason: str, began: float) -> None:
+        """Called while a role is blocked since `began` (perf_counter): send heartbeats, enforce the limit.
+
+        Raises TimeoutError naming `reason` after `wait_limit_s`, and Shutdown if the driver stops the host.
+        """
         if self.stopping:
             raise Shutdown
         seconds = time.perf_counter() - began
         if seconds > self.spec.wait_limit_s:
-            raise TimeoutError(f"waited {seconds:.0f} s for {why}")
+            raise TimeoutError(f"waited {seconds:.0f} s for {reason}")
         if seconds > HEARTBEAT_S:
             self.report(False)
 
-    def report(self, moved: bool, force: bool = False) -> None:
-        """Tell the launcher where this host stands, now and then."""
+    def report(self, progressed: bool, force: bool = False) -> None:
+        """Send metrics, gauges and notes to the driver if a report is due.
+
+        A report is due after `report_s` if the host has `progressed`, else after HEARTBEAT_S, and not while
+        earlier reports wait to be sent.
+        """
         now = time.monotonic()
-        since = now - self._reported
-        if (
-            not force and since < (self.spec.report_s if moved else HEARTBEAT_S)
-        ) or self.transport.backlogged:
+        interval = self.spec.report_s if progressed else HEARTBEAT_S
+        if (not force and now - self._last_report < interval) or self.transport.backlogged:
             return
         gauges: dict[str, float] = {}
-        if (force or now - self._read >= HEARTBEAT_S) and hasattr(self, "host"):
-            gauges = self.role_times.read() | {name: float(x) for name, x in self.host.gauges().items()}
-            self._read = now
-            messages, size = self.transport.queue_size()
-            for name in self.host.roles:
-                gauges |= {f"role/{name}/queue": messages, f"role/{name}/queue_bytes": size}
+        if (force or now - self._last_gauges >= HEARTBEAT_S) and hasattr(self, "host"):
+            gauges = self._gauges()
+            self._last_gauges = now
         notes = self.host.notes() if hasattr(self, "host") else []
-        self.transport.send_control(
-            "report", self._moved, self.metrics.read_counts() | self.metrics.read_means(), gauges, notes
-        )
-        self._reported, self._moved = now, 0
+        metrics = self.metrics.read_counts() | self.metrics.read_means()
+        self.transport.send_control("report", self._unreported_steps, metrics, gauges, notes)
+        self._last_report, self._unreported_steps = now, 0
 
-    def _fail(self, error: Exception) -> None:
-        node, doing = self._at
-        hurry = threading.Timer(CLOSE_LIMIT_S, os._exit, (1,))  # a broken role may not even close
-        hurry.daemon = True
-        hurry.start()
+    def _gauges(self) -> dict[str, float]:
+        gauges = self.role_times.read() | {name: float(x) for name, x in self.host.gauges().items()}
+        messages, size = self.transport.queue_size()
+        for name in self.host.roles:
+            gauges |= {f"role/{name}/queue": messages, f"role/{name}/queue_bytes": size}
+        return gauges
+
+    def _report_failure(self, error: Exception) -> None:
+        node, method = self._activity
+        exit_timer = threading.Timer(CLOSE_LIMIT_S, os._exit, (1,))  # closing a broken role may hang
+        exit_timer.daemon = True
+        exit_timer.start()
         kind = type(error).__name__
-        mine = isinstance(error, TroopError)
-        text = "".join(traceback.format_exception(error))[-20_000:]
-        reason = str(error) if mine else (str(error).strip().splitlines() or [""])[0]
-        self.transport.send_control(
-            "failed", node, f"{doing}()" if doing.isidentifier() else doing, kind, reason, mine, text
-        )
+        for_user = isinstance(error, TroopError)
+        trace = "".join(traceback.format_exception(error))[-20_000:]
+        reason = str(error) if for_user else (str(error).strip().splitlines() or [""])[0]
+        activity = f"{method}()" if method.isidentifier() else method
+        self.transport.send_control("failed", node, activity, kind, reason, for_user, trace)
         self.close()
 
     def close(self) -> None:
-        """Close the roles, whatever they say about it, and see that the last words leave."""
+        """Close all roles, report those that cannot be closed, and flush the control messages."""
         if hasattr(self, "host"):
             for name, role in self.host.roles.items():
                 try:
-                    if hasattr(role, "close"):
+                    if isinstance(role, Closeable):
                         role.close()
                 except Exception as error:
-                    self.transport.send_control(
-                        "note", f"{name} could not be closed: {type(error).__name__}: {error}"
-                    )
+                    text = f"{name} could not be closed: {type(error).__name__}: {error}"
+                    self.transport.send_control("note", text)
         self.transport.flush(2.0)
+
+
+def _restarts_fresh(role: Any) -> bool:  # noqa: ANN401
+    return isinstance(role, RestartsFresh) and role.restart_fresh

@@ -1,4 +1,4 @@
-"""Child: the process of one host, from its first line to its last."""
+"""The process of one host, from start to exit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import signal
 import socket
 import sys
 import threading
-from multiprocessing import connection, parent_process
+from multiprocessing import connection as mp_connection
+from multiprocessing import parent_process
 from pathlib import Path
 
 from troop.engines.processes.transport import SocketTransport
@@ -20,32 +21,32 @@ from troop.engines.runtime import defer_compiler_import, keep_freed_pages
 from troop.engines.worker import Shutdown, Worker
 
 
-def main(spec: HostSpec, control: socket.socket) -> None:
-    """Live as a host until told to end, or until the launcher is gone."""
-    os.setpgid(0, 0)  # a Ctrl-C at the terminal is the launcher's business
-    Path("/proc/self/comm").write_text(spec.host)  # `top` and `ps` say which host this is
+def main(spec: HostSpec, control_end: socket.socket) -> None:
+    """Run a host until the driver stops it or dies."""
+    os.setpgid(0, 0)  # so that Ctrl-C in the terminal reaches only the driver
+    Path("/proc/self/comm").write_text(spec.host)  # the name that `top` and `ps` show
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_follow_launcher, daemon=True).start()
-    stack = create_memfd(0)
-    faulthandler.enable(stack)
-    faulthandler.register(signal.SIGUSR1, stack)
+    threading.Thread(target=_exit_with_driver, daemon=True).start()
+    stack_fd = create_memfd(0)
+    faulthandler.enable(stack_fd)
+    faulthandler.register(signal.SIGUSR1, stack_fd)
     os.environ["OMP_NUM_THREADS"] = str(spec.threads)
     keep_freed_pages()
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(spec.threads)
     defer_compiler_import()
-    connection = Connection(control)
-    connection.send(pack(("hello",)).meta, (stack,))
-    worker = Worker(spec, SocketTransport(spec, connection))
+    control = Connection(control_end)
+    control.send(pack(("hello",)).meta, (stack_fd,))
+    worker = Worker(spec, SocketTransport(spec, control))
     try:
         worker.run()
     except Shutdown:
         worker.close()
 
 
-def _follow_launcher() -> None:
-    """However the launcher dies, end too, with everything this host started."""
-    launcher = parent_process()
-    assert launcher is not None
-    connection.wait([launcher.sentinel])
+def _exit_with_driver() -> None:
+    """Kill this process and all processes it has started once the driver has died, however it died."""
+    driver = parent_process()
+    assert driver is not None
+    mp_connection.wait([driver.sentinel])
     os.killpg(0, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The fork server: one process imports what hosts are made of, and every host is a fork of it."""
+"""The fork server: one process imports the modules that hosts need; every host is a fork of it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from multiprocessing import forkserver
 
 from troop.engines.runtime import block_sigint, thread_limit
 
-PRELOAD_MODULES = (
-    "torch",
-    "numba",
-    "troop.engines.processes.child",
-)  # numba: replays load it at the first call, each its own
+# Replay buffers import numba at their first call; preloading it saves each host that time.
+PRELOAD_MODULES = ("torch", "numba", "troop.engines.processes.child")
 
 
 def start_fork_server(*modules: str) -> None:
-    """Start the fork server now, so that it imports these while the launcher still imports its own.
+    """Start the fork server now, so that it imports `modules` while the driver still imports its own.
 
-    Hosts are then forked from this one whatever is asked for later; what it lacks, each imports itself.
+    All hosts are forked from this server; each host imports what the server has not imported.
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOAD_MODULES, *modules])
     with block_sigint(), thread_limit(1):

@@ -1,4 +1,4 @@
-"""Rows of several callers as one call, and the answer's rows back to each."""
+"""Batching: concatenates the rows of several calls into one call and splits the rows of its result."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from typing import Any
 
 
 class NotJoinable(Exception):
-    """These calls have to be made one by one."""
+    """The calls differ in more than their rows and must be made one by one."""
 
 
-def rows(value: Any) -> int | None:  # noqa: ANN401
-    """Rows of the first array inside, None if there is none."""
+def row_count(value: Any) -> int | None:  # noqa: ANN401
+    """Return the size of the first dimension of the first array in a nested value; None without one."""
     if _is_array(value):
         return int(value.shape[0]) if value.ndim else None
-    for part in _parts(value) or ():
-        if (found := rows(part)) is not None:
-            return found
+    for child in _children(value) or ():
+        if (count := row_count(child)) is not None:
+            return count
     return None
 
 
-def join(values: list[Any], counts: list[int]) -> Any:  # noqa: ANN401
-    """Values of one structure, arrays laid row after row; Unjoinable if anything else differs."""
+def join_rows(values: list[Any], counts: list[int]) -> Any:  # noqa: ANN401
+    """Concatenate nested values of one structure along the first dimension of their arrays.
+
+    Raises NotJoinable if the values differ in anything but their rows, or an array of value i does not have
+    `counts[i]` rows.
+    """
     first = values[0]
     if any(type(value) is not type(first) for value in values):
         raise NotJoinable
@@ -33,41 +37,45 @@ def join(values: list[Any], counts: list[int]) -> Any:  # noqa: ANN401
             raise NotJoinable
         if any(value.shape[1:] != first.shape[1:] for value in values):
             raise NotJoinable
-        return _concatenated(values)
-    if isinstance(first, dict):  # the same keys may stand in another order
+        return _concatenate(values)
+    if isinstance(first, dict):  # the keys may have another order
         if any(value.keys() != first.keys() for value in values):
             raise NotJoinable
         values = [{key: value[key] for key in first} for value in values]
-    parts = [_parts(value) for value in values]
-    if parts[0] is None:
+    children = [_children(value) for value in values]
+    if children[0] is None:
         if any(value != first for value in values):
             raise NotJoinable
         return first
-    if any(part is None or len(part) != len(parts[0]) for part in parts):
+    if any(child is None or len(child) != len(children[0]) for child in children):
         raise NotJoinable
-    joined = [join(list(column), counts) for column in zip(*parts, strict=True)]
-    return _rebuilt(first, joined)
+    joined = [join_rows(list(column), counts) for column in zip(*children, strict=True)]
+    return _rebuild(first, joined)
 
 
-def split(value: Any, counts: list[int]) -> list[Any]:  # noqa: ANN401
-    """The answer of a joined call, each caller's rows; what is no array goes to all."""
+def split_rows(value: Any, counts: list[int]) -> list[Any]:  # noqa: ANN401
+    """Split the result of a joined call into one result per caller; leaves that are not arrays go to all.
+
+    Raises ValueError if an array does not have `sum(counts)` rows.
+    """
     if _is_array(value):
         if value.ndim == 0 or value.shape[0] != sum(counts):
-            raise ValueError(f"a batched method answered {tuple(value.shape)} to {sum(counts)} rows")
+            raise ValueError(f"a batched method returned shape {tuple(value.shape)} for {sum(counts)} rows")
         ends = [sum(counts[: i + 1]) for i in range(len(counts))]
         return [value[end - count : end] for end, count in zip(ends, counts, strict=True)]
-    parts = _parts(value)
-    if parts is None:
+    children = _children(value)
+    if children is None:
         return [value] * len(counts)
-    columns = [split(part, counts) for part in parts]
-    return [_rebuilt(value, [column[i] for column in columns]) for i in range(len(counts))]
+    columns = [split_rows(child, counts) for child in children]
+    return [_rebuild(value, [column[i] for column in columns]) for i in range(len(counts))]
 
 
 def _is_array(value: Any) -> bool:  # noqa: ANN401
     return hasattr(value, "ndim") and hasattr(value, "shape")
 
 
-def _parts(value: Any) -> list[Any] | None:  # noqa: ANN401
+def _children(value: Any) -> list[Any] | None:  # noqa: ANN401
+    """Return the items of a container or the fields of a dataclass; None for a leaf."""
     if isinstance(value, dict):
         return [value[key] for key in value]
     if isinstance(value, list | tuple):
@@ -77,20 +85,20 @@ def _parts(value: Any) -> list[Any] | None:  # noqa: ANN401
     return None
 
 
-def _rebuilt(like: Any, parts: list[Any]) -> Any:  # noqa: ANN401
+def _rebuild(like: Any, children: list[Any]) -> Any:  # noqa: ANN401
     if isinstance(like, dict):
-        return dict(zip(like, parts, strict=True))
+        return dict(zip(like, children, strict=True))
     if isinstance(like, tuple) and hasattr(like, "_fields"):
-        return type(like)(*parts)
+        return type(like)(*children)
     if isinstance(like, list | tuple):
-        return type(like)(parts)
+        return type(like)(children)
     built = object.__new__(type(like))
-    for field, part in zip(dataclasses.fields(like), parts, strict=True):
-        object.__setattr__(built, field.name, part)
+    for field, child in zip(dataclasses.fields(like), children, strict=True):
+        object.__setattr__(built, field.name, child)
     return built
 
 
-def _concatenated(values: list[Any]) -> Any:  # noqa: ANN401
+def _concatenate(values: list[Any]) -> Any:  # noqa: ANN401
     if hasattr(values[0], "requires_grad"):
         import torch
 

@@ -1,7 +1,7 @@
-"""Unpacking: values from what the codec packed.
+"""Decodes values that the codec has packed.
 
-The same kinds of letters come again and again, with the same description and other numbers and arrays. So a
-description is read once, into a plan, and the plan is carried out for every letter that bears it.
+Messages of one kind have the same description and differ in numbers and arrays. Each description is
+therefore parsed once into a DecodePlan, which is cached and executed for every message with that description.
 """
 
 from __future__ import annotations
@@ -13,159 +13,165 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
-from troop.engines.rpc.codec import DIMENSIONS, DTYPES, FLOAT, INT, OFFSET, SIZE, VIEWS, Block
+from troop.engines.rpc.codec import DIMENSIONS, DTYPES, FLOAT, INT, OFFSET, SIZE, STORAGE_DTYPES, Buffer
 
-LONGEST = 1 << 14  # bytes of a description whose plan is kept
+MAX_CACHED_DESCRIPTION = 1 << 14  # bytes; plans of longer descriptions are not cached
+MAX_CACHED_PLANS = 500
 
 Builder = Callable[[list[Any]], Any]
-"""Makes a value, given all numbers of its letter and then all its arrays."""
+"""Builds a value from the list of all numbers of the message followed by all its arrays."""
 
-Maker = Callable[[Block, int], Any]
-"""Makes one array, given the block and where in it the letter's arrays begin."""
+ArrayMaker = Callable[[Buffer, int], Any]
+"""Creates one array as a view of a block, given the offset at which the arrays of the message start."""
 
 
-def unpack(meta: Block, payload: Block = b"", start: int = 0) -> Any:  # noqa: ANN401
-    """The value; its arrays are views of `payload` from `start` on, which must not be written again."""
+def unpack(meta: Buffer, payload: Buffer = b"", start: int = 0) -> Any:  # noqa: ANN401
+    """Return the value. Its arrays are views of `payload` from `start`, which must not be modified again."""
     plan, numbers = decode_plan(meta)
     return plan.build([*numbers, *plan.views(payload, start)])
 
 
-def decode_plan(meta: Block) -> tuple[DecodePlan, tuple[Any, ...]]:
-    """How to build what is described, and the numbers to build it with."""
+def decode_plan(meta: Buffer) -> tuple[DecodePlan, tuple[Any, ...]]:
+    """Return the plan for a description and the numbers of this message."""
     (count,) = SIZE.unpack_from(meta, len(meta) - SIZE.size)
     end = len(meta) - SIZE.size - count * INT.size
     key = bytes(meta[:end])
-    plan = _PLANS.get(key) or _plan(key, count)
+    plan = _PLANS.get(key) or _new_plan(key, count)
     return plan, plan.numbers(meta, end)
 
 
-def _plan(meta: bytes, count: int) -> DecodePlan:
+def _new_plan(meta: bytes, count: int) -> DecodePlan:
     plan = DecodePlan(meta, count)
-    plan.kept = len(meta) < LONGEST
-    if plan.kept:
-        if len(_PLANS) > 500:
+    plan.cached = len(meta) < MAX_CACHED_DESCRIPTION
+    if plan.cached:
+        if len(_PLANS) > MAX_CACHED_PLANS:
             _PLANS.clear()
         _PLANS[meta] = plan
     return plan
 
 
 class DecodePlan:
-    """What a description says is to be built."""
+    """A parsed description: builds values from numbers and arrays without parsing again.
 
-    kept = False  # for the next letter that bears it
+    `build` builds the value, `numbers` unpacks the numbers of a message and `arrays` creates its arrays.
+    """
+
+    cached = False
 
     def __init__(self, meta: bytes, count: int) -> None:
-        self.arrays: list[Maker] = []
-        self._meta, self._at, self._count = meta, 0, count
-        self._kinds: list[str] = []  # of the numbers
-        self.build = self._take()
-        self.numbers = struct.Struct("<" + "".join(self._kinds)).unpack_from
+        self.arrays: list[ArrayMaker] = []
+        self._meta, self._position, self._count = meta, 0, count
+        self._number_formats: list[str] = []
+        self.build = self._parse()
+        self.numbers = struct.Struct("<" + "".join(self._number_formats)).unpack_from
 
-    def views(self, payload: Block, start: int = 0) -> list[Any]:
-        """All arrays, as views of `payload` from `start` on."""
+    def views(self, payload: Buffer, start: int = 0) -> list[Any]:
+        """Return all arrays as views of `payload` from `start`."""
         return [make(payload, start) for make in self.arrays]
 
-    def _take(self) -> Builder:
-        tag = self._meta[self._at : self._at + 1]
-        self._at += 1
+    def _parse(self) -> Builder:
+        """Parse the next value of the description."""
+        tag = self._meta[self._position : self._position + 1]
+        self._position += 1
         if tag in (b"x", b"a", b"r"):
-            return self._reference(tag)
+            return self._parse_array(tag)
         if tag in _NUMBERS:
-            self._kinds.append(_NUMBERS[tag])
-            return itemgetter(len(self._kinds) - 1)
+            self._number_formats.append(_NUMBERS[tag])
+            return itemgetter(len(self._number_formats) - 1)
         if tag in _CONTAINERS:
             return _CONTAINERS[tag](self)
-        value = _VALUES[tag](self)
-        return lambda given: value
+        value = _CONSTANTS[tag](self)
+        return lambda parts: value
 
     def size(self) -> int:
-        """A length."""
-        (size,) = SIZE.unpack_from(self._meta, self._at)
-        self._at += SIZE.size
+        """Parse a length."""
+        (size,) = SIZE.unpack_from(self._meta, self._position)
+        self._position += SIZE.size
         return int(size)
 
-    def text(self) -> bytes:
-        """Bytes after their length."""
+    def sized_bytes(self) -> bytes:
+        """Parse a length and as many bytes."""
         size = self.size()
-        self._at += size
-        return self._meta[self._at - size : self._at]
+        self._position += size
+        return self._meta[self._position - size : self._position]
 
     def items(self) -> list[Builder]:
-        """As many values as the length before them says."""
-        return [self._take() for _ in range(self.size())]
+        """Parse a length and as many values."""
+        return [self._parse() for _ in range(self.size())]
 
-    def sequence(self) -> Builder:
-        """A list."""
+    def list_builder(self) -> Builder:
+        """Parse a list."""
         items = self.items()
-        return lambda given: [item(given) for item in items]
+        return lambda parts: [item(parts) for item in items]
 
-    def fixed(self) -> Builder:
-        """A tuple."""
+    def tuple_builder(self) -> Builder:
+        """Parse a tuple."""
         items = self.items()
-        return lambda given: tuple([item(given) for item in items])
+        return lambda parts: tuple([item(parts) for item in items])
 
-    def mapping(self) -> Builder:
-        """A dict."""
-        pairs = [(self._take(), self._take()) for _ in range(self.size())]
-        return lambda given: {key(given): item(given) for key, item in pairs}
+    def dict_builder(self) -> Builder:
+        """Parse a dict."""
+        pairs = [(self._parse(), self._parse()) for _ in range(self.size())]
+        return lambda parts: {key(parts): item(parts) for key, item in pairs}
 
-    def record(self) -> Builder:
-        """A dataclass, its fields as they were: nothing is computed again."""
-        kind, names = _record(self.text())
-        fields = [(name, self._take()) for name in names]
+    def dataclass_builder(self) -> Builder:
+        """Parse a dataclass. Its fields are set directly, without `__init__` and `__post_init__`."""
+        kind, names = _record_type(self.sized_bytes())
+        fields = [(name, self._parse()) for name in names]
 
-        def build(given: list[Any]) -> Any:  # noqa: ANN401
+        def build(parts: list[Any]) -> Any:  # noqa: ANN401
             value: Any = object.__new__(kind)
             for name, item in fields:
-                object.__setattr__(value, name, item(given))
+                object.__setattr__(value, name, item(parts))
             return value
 
         return build
 
-    def named_tuple(self) -> Builder:
-        """A named tuple."""
-        kind, _ = _record(self.text())
+    def named_tuple_builder(self) -> Builder:
+        """Parse a named tuple."""
+        kind, _ = _record_type(self.sized_bytes())
         items = self.items()
-        return lambda given: kind(*[item(given) for item in items])
+        return lambda parts: kind(*[item(parts) for item in items])
 
-    def _reference(self, tag: bytes) -> Builder:
+    def _parse_array(self, tag: bytes) -> Builder:
         if tag == b"r":
             return itemgetter(self._count + self.size())
-        (offset,) = OFFSET.unpack_from(self._meta, self._at)
-        code, dimensions = self._meta[self._at + OFFSET.size : self._at + OFFSET.size + 2]
-        self._at += OFFSET.size + 2
-        shape = DIMENSIONS[dimensions].unpack_from(self._meta, self._at)
-        self._at += DIMENSIONS[dimensions].size
-        self.arrays.append(_maker(shape, code, offset, tag == b"x"))
+        (offset,) = OFFSET.unpack_from(self._meta, self._position)
+        dtype, dimensions = self._meta[self._position + OFFSET.size : self._position + OFFSET.size + 2]
+        self._position += OFFSET.size + 2
+        shape = DIMENSIONS[dimensions].unpack_from(self._meta, self._position)
+        self._position += DIMENSIONS[dimensions].size
+        self.arrays.append(_array_maker(shape, dtype, offset, tag == b"x"))
         return itemgetter(self._count + len(self.arrays) - 1)
 
 
-def _maker(shape: tuple[int, ...], code: int, offset: int, tensor: bool) -> Maker:
-    """How one array is made; libraries are loaded only where arrays come."""
+def _array_maker(shape: tuple[int, ...], dtype_index: int, offset: int, tensor: bool) -> ArrayMaker:
+    """Return the function that creates one array; NumPy and torch are imported only when arrays arrive."""
     import numpy
 
-    dtype, ndarray = numpy.dtype(VIEWS.get(code) or DTYPES[code]), numpy.ndarray
+    dtype = numpy.dtype(STORAGE_DTYPES.get(dtype_index) or DTYPES[dtype_index])
+    ndarray = numpy.ndarray
 
-    def array(payload: Block, start: int) -> Any:  # noqa: ANN401
+    def array(payload: Buffer, start: int) -> Any:  # noqa: ANN401
         return numpy.empty(shape, dtype) if 0 in shape else ndarray(shape, dtype, payload, start + offset)
 
     if not tensor:
         return array
     import torch
 
-    from_numpy, kind = torch.from_numpy, getattr(torch, DTYPES[code])
-    if code in VIEWS or 0 in shape:
-        return lambda payload, start: from_numpy(array(payload, start)).view(kind)
+    from_numpy, torch_dtype = torch.from_numpy, getattr(torch, DTYPES[dtype_index])
+    if dtype_index in STORAGE_DTYPES or 0 in shape:
+        return lambda payload, start: from_numpy(array(payload, start)).view(torch_dtype)
     return lambda payload, start: from_numpy(ndarray(shape, dtype, payload, start + offset))
 
 
-_PLANS: dict[bytes, DecodePlan] = {}
-_RECORDS: dict[bytes, tuple[type, tuple[str, ...]]] = {}
+_PLANS: dict[bytes, DecodePlan] = {}  # by description
+_RECORD_TYPES: dict[bytes, tuple[type, tuple[str, ...]]] = {}  # by import path
 
 
-def _record(path: bytes) -> tuple[type, tuple[str, ...]]:
-    """A dataclass or named tuple by its name; nothing else is ever looked up."""
-    if path not in _RECORDS:
+def _record_type(path: bytes) -> tuple[type, tuple[str, ...]]:
+    """Return a dataclass or named tuple and its field names; TypeError for any other object."""
+    if path not in _RECORD_TYPES:
         module, _, name = path.decode().partition(":")
         kind: Any = importlib.import_module(module)
         for part in name.split("."):
@@ -175,24 +181,24 @@ def _record(path: bytes) -> tuple[type, tuple[str, ...]]:
         elif isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
             names = kind._fields
         else:
-            raise TypeError(f"{name} is no dataclass")
-        _RECORDS[path] = (kind, names)
-    return _RECORDS[path]
+            raise TypeError(f"{name} is neither a dataclass nor a named tuple")
+        _RECORD_TYPES[path] = (kind, names)
+    return _RECORD_TYPES[path]
 
 
-_VALUES: dict[bytes, Callable[[DecodePlan], Any]] = {
+_CONSTANTS: dict[bytes, Callable[[DecodePlan], Any]] = {
     b"N": lambda plan: None,
     b"T": lambda plan: True,
     b"F": lambda plan: False,
-    b"I": lambda plan: int(plan.text()),
-    b"s": lambda plan: plan.text().decode("utf-8", "surrogatepass"),
-    b"b": DecodePlan.text,
+    b"I": lambda plan: int(plan.sized_bytes()),
+    b"s": lambda plan: plan.sized_bytes().decode("utf-8", "surrogatepass"),
+    b"b": DecodePlan.sized_bytes,
 }
 _NUMBERS = {b"i": INT.format[-1:], b"f": FLOAT.format[-1:]}
 _CONTAINERS: dict[bytes, Callable[[DecodePlan], Builder]] = {
-    b"l": DecodePlan.sequence,
-    b"t": DecodePlan.fixed,
-    b"d": DecodePlan.mapping,
-    b"D": DecodePlan.record,
-    b"Y": DecodePlan.named_tuple,
+    b"l": DecodePlan.list_builder,
+    b"t": DecodePlan.tuple_builder,
+    b"d": DecodePlan.dict_builder,
+    b"D": DecodePlan.dataclass_builder,
+    b"Y": DecodePlan.named_tuple_builder,
 }

@@ -1,4 +1,4 @@
-"""Desk: hands letters to the roles they are for, joins what may be joined, and sends the answers."""
+"""Dispatcher: calls the methods of local roles for received messages, joins batched calls, sends replies."""
 
 from __future__ import annotations
 
@@ -9,63 +9,64 @@ from typing import Any, Protocol
 
 from troop.engines.host import Host
 from troop.engines.role_times import RoleTimes
-from troop.engines.rpc.batching import NotJoinable, join, rows, split
+from troop.engines.rpc.batching import NotJoinable, join_rows, row_count, split_rows
 from troop.engines.rpc.codec import call_prefix
 from troop.engines.rpc.message import CALL
 
 
 class ServerEdge(Protocol):
-    """The server's end of the edge from one host, as a desk needs it."""
+    """The serving end of the edge from one client host; implemented by each engine."""
 
-    inbox: Any  # a deque of letters, each with its `kind`
-    zero_copy_prefixes: tuple[bytes, ...]  # how calls begin whose methods keep nothing of their arguments
+    inbox: Any  # a deque of messages with a `kind`
+    zero_copy_prefixes: tuple[bytes, ...]  # call prefixes of methods that keep no reference to arguments
 
     @property
     def client_connected(self) -> bool:
-        """Whether whoever asked is still there."""
+        """Whether the client can still receive replies."""
         ...
 
     def decode(self, message: Any) -> Any:  # noqa: ANN401
-        """Node, method, arguments and named arguments."""
+        """Return node, method, args and kwargs of a message."""
         ...
 
     def release(self, message: Any) -> None:  # noqa: ANN401
-        """The method has returned: what was lent to it is its owner's again."""
+        """Called after the method has returned: the client may reuse the memory of the arguments."""
         ...
 
     def read_incoming(self, drain: bool = False) -> object:
-        """Put what came into the inbox."""
+        """Move received messages to the inbox."""
         ...
 
 
 class ReplySender(Protocol):
-    """Sends answers."""
+    """Sends replies to clients; implemented by each engine."""
 
-    def send(self, edge: Any, message: Any, answer: Any, shared: tuple[str, int] | None) -> None:  # noqa: ANN401
-        """Answer a letter; never waits.
+    def send(self, edge: Any, message: Any, result: Any, shared: tuple[str, int] | None) -> None:  # noqa: ANN401
+        """Reply to a call; never blocks.
 
-        `shared` is a method that changes nothing and the number of changes so far: as long as both are the
-        same, so is the answer, and one copy of it may serve many.
+        `shared` identifies the result of a readonly method by the method and the number of state changes of
+        the host so far: results with equal `shared` and arguments are equal, and clients may share one copy.
         """
         ...
 
 
 DecodedCall = tuple[ServerEdge, Any, tuple[str, str, tuple[Any, ...], dict[str, Any]]]
+"""Edge, message, and node, method, args and kwargs of the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedMethod:
-    """A method of a role here, and how it is marked."""
+    """A method of a local role and its decorators."""
 
     node: str
     name: str
-    call: Callable[..., Any]
+    function: Callable[..., Any]
     batched: bool
     readonly: bool
 
 
 class Dispatcher:
-    """Serves the letters of one host, in the order of each sender."""
+    """Serves the messages of all clients of one host, in the order in which each client sent them."""
 
     def __init__(
         self,
@@ -73,112 +74,107 @@ class Dispatcher:
         edges: list[Any],
         replies: ReplySender,
         role_times: RoleTimes,
-        doing: Callable[[str, str], None],
+        on_call: Callable[[str, str], None],
     ) -> None:
-        self.host, self.edges, self.replies, self.role_times, self.doing = (
-            host,
-            edges,
-            replies,
-            role_times,
-            doing,
-        )
+        self.host, self.edges, self.replies = host, edges, replies
+        self.role_times, self.on_call = role_times, on_call
         self._methods: dict[tuple[str, str], ServedMethod] = {}
-        self._changes = 0  # methods and steps so far that may have changed something
-        zero_copy = tuple(call_prefix(*method) for method in _borrowing(host))
+        self._changes = 0  # steps and calls so far that may have changed the state of a role
+        prefixes = tuple(call_prefix(*method) for method in _zero_copy_methods(host))
         for edge in edges:
-            edge.zero_copy_prefixes = zero_copy
+            edge.zero_copy_prefixes = prefixes
 
-    def changed(self) -> None:
-        """A role may be another than before: answers kept for others are void."""
+    def invalidate_replies(self) -> None:
+        """Called after a step: the state of a role may have changed, so shared replies are obsolete."""
         self._changes += 1
 
     def read_incoming(self) -> None:
-        """Take in all letters that came."""
+        """Move all received messages to the inboxes."""
         for edge in self.edges:
             edge.read_incoming(drain=True)
 
     def serve(self) -> bool:
-        """Handle what is here now, a letter of each sender in turn; whether there was any."""
+        """Handle the messages that are in the inboxes now, one of each client in turn; return if any was."""
         waiting = [(edge, len(edge.inbox)) for edge in self.edges if edge.inbox]
         served, turn = bool(waiting), 0
         while waiting:
             for edge, _ in waiting:
-                if edge.inbox:  # still: what may be joined was handled with another's
-                    self._handle(self._opened(edge))
+                if edge.inbox:  # a joined call may have consumed it
+                    self._handle(self._decode_next(edge))
             turn += 1
-            waiting = [one for one in waiting if one[1] > turn]
+            waiting = [entry for entry in waiting if entry[1] > turn]
         return served
 
-    def _opened(self, edge: ServerEdge) -> DecodedCall:
+    def _decode_next(self, edge: ServerEdge) -> DecodedCall:
         message = edge.inbox.popleft()
         return edge, message, edge.decode(message)
 
-    def _handle(self, opened: DecodedCall) -> None:
-        edge, message, (node, name, args, kwargs) = opened
+    def _handle(self, decoded: DecodedCall) -> None:
+        edge, message, (node, name, args, kwargs) = decoded
         if message.kind == CALL and not edge.client_connected:
-            return  # whoever asked is gone
-        method = self._methods.get((node, name)) or self._method(node, name)
-        if method.batched and message.kind == CALL and not kwargs:
-            self._handle_many(opened, method)
             return
-        answer = self._called(method, args, kwargs)
+        method = self._methods.get((node, name)) or self._find_method(node, name)
+        if method.batched and message.kind == CALL and not kwargs:
+            self._handle_batch(decoded, method)
+            return
+        result = self._invoke(method, args, kwargs)
         edge.release(message)
         if message.kind == CALL:
-            self._answer(edge, message, answer, method)
+            self._reply(edge, message, result, method)
 
-    def _method(self, node: str, name: str) -> ServedMethod:
-        self.doing(node, name)
+    def _find_method(self, node: str, name: str) -> ServedMethod:
+        self.on_call(node, name)
         if name.startswith("_"):
-            raise AttributeError(f"{name} cannot be called from another host")
-        call = getattr(self.host.roles[node], name)
-        marks = (getattr(call, mark, False) for mark in ("batched", "readonly"))
-        method = self._methods[(node, name)] = ServedMethod(node, name, call, *marks)
+            raise AttributeError(f"{name} is private and cannot be called from another host")
+        function = getattr(self.host.roles[node], name)
+        marks = (getattr(function, mark, False) for mark in ("batched", "readonly"))
+        method = self._methods[(node, name)] = ServedMethod(node, name, function, *marks)
         return method
 
-    def _called(self, method: ServedMethod, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-        self.doing(method.node, method.name)
+    def _invoke(self, method: ServedMethod, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+        self.on_call(method.node, method.name)
         began = time.perf_counter()
-        answer = method.call(*args, **kwargs)
+        result = method.function(*args, **kwargs)
         if not method.readonly:
             self._changes += 1
         self.role_times.add_busy(method.node, time.perf_counter() - began, 0)
-        return answer
+        return result
 
-    def _handle_many(self, first: DecodedCall, method: ServedMethod) -> None:
-        """Join the calls of one method that wait at the front of their queues."""
-        waiting: list[DecodedCall] = [first]
+    def _handle_batch(self, first: DecodedCall, method: ServedMethod) -> None:
+        """Join `first` with the calls of the same method that are next in the inboxes of other clients."""
+        same: list[DecodedCall] = [first]
         others: list[DecodedCall] = []
         for edge in self.edges:
             if edge.inbox and edge.inbox[0].kind == CALL and edge.client_connected:
-                opened = self._opened(edge)
-                same = opened[2][:2] == first[2][:2] and not opened[2][3]
-                (waiting if same else others).append(opened)
-        for (edge, message, _), answer in zip(waiting, self._joined(method, waiting), strict=True):
+                decoded = self._decode_next(edge)
+                is_same = decoded[2][:2] == first[2][:2] and not decoded[2][3]
+                (same if is_same else others).append(decoded)
+        for (edge, message, _), result in zip(same, self._invoke_batch(method, same), strict=True):
             edge.release(message)
-            self._answer(edge, message, answer, method)
-        for opened in others:
-            self._handle(opened)
+            self._reply(edge, message, result, method)
+        for decoded in others:
+            self._handle(decoded)
 
-    def _joined(self, method: ServedMethod, waiting: list[DecodedCall]) -> list[Any]:
-        every = [args for _, _, (_, _, args, _) in waiting]
-        counts = [rows(args) for args in every]
-        if len(every) > 1 and all(count is not None for count in counts):
-            whole = [count or 0 for count in counts]
+    def _invoke_batch(self, method: ServedMethod, calls: list[DecodedCall]) -> list[Any]:
+        """Return the result of each call; calls the method once if the calls can be joined."""
+        all_args = [args for _, _, (_, _, args, _) in calls]
+        counts = [row_count(args) for args in all_args]
+        if len(all_args) > 1 and all(count is not None for count in counts):
+            known_counts = [count or 0 for count in counts]
             try:
-                joined = join(every, whole)
+                joined = join_rows(all_args, known_counts)
             except NotJoinable:
                 pass
             else:
-                return split(self._called(method, joined, {}), whole)
-        return [self._called(method, args, {}) for args in every]
+                return split_rows(self._invoke(method, joined, {}), known_counts)
+        return [self._invoke(method, args, {}) for args in all_args]
 
-    def _answer(self, edge: ServerEdge, message: Any, answer: Any, method: ServedMethod) -> None:  # noqa: ANN401
+    def _reply(self, edge: ServerEdge, message: Any, result: Any, method: ServedMethod) -> None:  # noqa: ANN401
         shared = (f"{method.node}.{method.name}", self._changes) if method.readonly else None
-        self.replies.send(edge, message, answer, shared)
+        self.replies.send(edge, message, result, shared)
 
 
-def _borrowing(host: Host) -> list[tuple[str, str]]:
-    """Nodes and methods that are marked so."""
+def _zero_copy_methods(host: Host) -> list[tuple[str, str]]:
     return [
         (node, name)
         for node, role in host.roles.items()

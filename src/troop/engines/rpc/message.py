@@ -1,4 +1,4 @@
-"""Letters: how calls, tells and answers look on a line."""
+"""Message: the layout of calls, one-way sends and replies; README.md describes the protocol."""
 
 from __future__ import annotations
 
@@ -10,80 +10,87 @@ from troop.engines.rpc.codec import ALIGNMENT, Packed
 from troop.engines.rpc.decode import unpack
 from troop.engines.rpc.shared_memory import MappedSlots, Slot
 
-CALL, SEND, REPLY, WAKE, UNMAP = range(5)
-INLINE = 8 << 10  # bytes of arrays that go with the message: the kernel copies them twice, a slot not at all
-# Kind, whether the description is in the slot too, slot, bytes of the description and of the arrays, number,
-# number of the question it answers.
+CALL, SEND, REPLY, WAKE, UNMAP = range(5)  # kinds of messages
+MAX_INLINE = 8 << 10  # bytes of arrays sent in the message, which the kernel copies twice; more use a slot
+MAX_META = 48 << 10  # bytes of a description sent in the message; longer ones are stored in the slot
+# Kind, whether the description is in the slot, slot number, bytes of the description, bytes of the arrays,
+# message number, number of the call that a reply answers.
 HEADER = struct.Struct("<BxHIIQQQ")
-LONGEST_META = 48 << 10
-GAPS = [bytes(-size % ALIGNMENT) for size in range(ALIGNMENT)]  # between one array and the next
+PADDING = [bytes(-size % ALIGNMENT) for size in range(ALIGNMENT)]  # after an array, by size modulo ALIGNMENT
 
 
 def encode(kind: int, packed: Packed, number: int, reply_to: int, slot: Slot | None) -> bytes:
-    """A message; arrays are copied, into the slot if there is one."""
+    """Return the message; copies the arrays into it or, if there is one, into the slot."""
     meta, size = packed.meta, packed.size
     if slot is None:
         parts: list[bytes | bytearray] = [HEADER.pack(kind, 0, 0, len(meta), size, number, reply_to), meta]
         for _, source, length in packed.buffers:
-            parts += (string_at(source, length), GAPS[length % ALIGNMENT])
+            parts += (string_at(source, length), PADDING[length % ALIGNMENT])
         return b"".join(parts)
     packed.copy_to(slot.address)
-    if len(meta) <= LONGEST_META:
+    if len(meta) <= MAX_META:
         return HEADER.pack(kind, 0, slot.number, len(meta), size, number, reply_to) + meta
     slot.block[size : size + len(meta)] = meta
     return HEADER.pack(kind, 1, slot.number, len(meta), size, number, reply_to)
 
 
 def slot_bytes(packed: Packed) -> int:
-    """Bytes of slot that a message needs, 0 if it travels by itself."""
-    if len(packed.meta) > LONGEST_META:
+    """Return the bytes of slot that a message needs; 0 if everything fits into the message itself."""
+    if len(packed.meta) > MAX_META:
         return packed.size + len(packed.meta)
-    return packed.size if packed.size > INLINE else 0
+    return packed.size if packed.size > MAX_INLINE else 0
 
 
 class Message:
-    """A message that came; its content is copied out or lent once, when `open` is called."""
+    """A received message; `decode` copies its content or returns views of its slot."""
 
     __slots__ = (
         "_arrays",
-        "_mapped",
+        "_mapped_slots",
         "_meta",
         "kind",
-        "lent",
         "number",
         "reply_to",
         "size",
         "slot",
-        "weight",
+        "total_bytes",
+        "viewed_generation",
     )
 
-    def __init__(self, message: memoryview, mapped: MappedSlots, fds: list[int]) -> None:
-        (self.kind, long, self.slot, meta, self.size, self.number, self.reply_to) = HEADER.unpack_from(
-            message
+    def __init__(self, raw: memoryview, mapped_slots: MappedSlots, fds: list[int]) -> None:
+        (self.kind, meta_in_slot, self.slot, meta_size, self.size, self.number, self.reply_to) = (
+            HEADER.unpack_from(raw)
         )
-        self.weight = self.size + meta  # its bytes, as mailboxes count them
-        self._mapped, end, self.lent = mapped, HEADER.size + meta, 0
-        self._meta = None if long else bytes(message[HEADER.size : end])  # None: it is in the slot too
-        self._arrays = bytearray(message[end:]) if self.size and not self.slot else b""
+        self.total_bytes = self.size + meta_size  # as flow control counts them
+        self._mapped_slots, end = mapped_slots, HEADER.size + meta_size
+        self.viewed_generation = 0  # of the client whose slot `decode` returned views of; 0: copied
+        self._meta = None if meta_in_slot else bytes(raw[HEADER.size : end])
+        self._arrays = bytearray(raw[end:]) if self.size and not self.slot else b""
         for fd in fds:
-            mapped.add(self.slot, fd)
+            mapped_slots.map(self.slot, fd)
 
-    def decode(self, zero_copy: tuple[bytes, ...] = (), generation: int = 1) -> Any:  # noqa: ANN401
-        """The value; not copied but `lent`, in this life of the asker, if it begins so and is in a slot."""
-        if self.slot and self._meta is not None and self._meta.startswith(zero_copy):
-            self.lent = generation
-            return self._mapped.view(self.slot, self._meta)
+    def decode(self, zero_copy_prefixes: tuple[bytes, ...] = (), generation: int = 1) -> Any:  # noqa: ANN401
+        """Return the value.
+
+        If the message has a slot and its description starts with one of the prefixes, arrays are views of
+        the slot and `viewed_generation` is set to `generation`; otherwise they are copies.
+        """
+        if self.slot and self._meta is not None and self._meta.startswith(zero_copy_prefixes):
+            self.viewed_generation = generation
+            return self._mapped_slots.view(self.slot, self._meta)
         if self._meta is None:
-            block = self._mapped.copy(self.slot, self.weight)
+            block = self._mapped_slots.copy(self.slot, self.total_bytes)
             return unpack(bytes(memoryview(block)[self.size :]), block)
-        return unpack(self._meta, self._mapped.copy(self.slot, self.size) if self.slot else self._arrays)
+        return unpack(
+            self._meta, self._mapped_slots.copy(self.slot, self.size) if self.slot else self._arrays
+        )
 
 
 def encode_unmap(slot: int) -> bytes:
-    """A message: this slot will not be used again."""
+    """Return a message that tells the receiver to unmap a slot because it will not be used again."""
     return HEADER.pack(UNMAP, 0, slot, 0, 0, 0, 0)
 
 
 def encode_wake() -> bytes:
-    """A message: there is room again."""
+    """Return a message that wakes a client which is blocked because its mailbox was full."""
     return HEADER.pack(WAKE, 0, 0, 0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Lookout: how a host waits for what comes along its lines."""
+"""SpinPoller: waits for readable file descriptors, spinning first if messages usually arrive soon."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ import os
 import select
 import time
 
-SOON, LATE = 0.0003, 0.003  # seconds
+SPIN_S = 0.0003  # longest time to spin
+WAIT_CAP_S = 0.003  # longer waits count as this long in the running mean
 
 
 class SpinPoller:
-    """Waits on a poll; where things lately came soon it looks for a while before it sleeps.
+    """Waits with poll(). It spins for up to SPIN_S before it blocks if the mean wait is shorter than that.
 
-    To wake a process on an idle core takes longer than a whole question and its answer between two that are
-    awake. Who looks in vain loses at most SOON, and gives way to others at every look.
+    Waking a process on an idle core takes longer than a call and its reply between two running processes.
+    Spinning in vain costs at most SPIN_S and yields the core to other processes at every iteration.
     """
 
     def __init__(self) -> None:
         self.poll = select.poll()
-        self._usual = LATE  # seconds until something comes, about
+        self._mean_wait_s = WAIT_CAP_S
 
     def wait(self, milliseconds: float) -> list[tuple[int, int]]:
-        """What came, within this time."""
+        """Return the events that occur within this time; an empty list if none does."""
         if milliseconds <= 0:
             return self.poll.poll(0)
         began = now = time.perf_counter()
         events: list[tuple[int, int]] = []
-        if self._usual < SOON:
-            while not (events := self.poll.poll(0)) and now - began < SOON:
+        if self._mean_wait_s < SPIN_S:
+            while not (events := self.poll.poll(0)) and now - began < SPIN_S:
                 os.sched_yield()
                 now = time.perf_counter()
         if not events:
             events = self.poll.poll(milliseconds)
-        self._usual += (min(time.perf_counter() - began, LATE) - self._usual) / 8
+        self._mean_wait_s += (min(time.perf_counter() - began, WAIT_CAP_S) - self._mean_wait_s) / 8
         return events

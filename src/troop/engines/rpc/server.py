@@ -1,4 +1,4 @@
-"""The server's end of an edge, and the slots in which answers travel."""
+"""ServerConnection: the serving end of an edge, and ReplySlots: the shared memory that carries replies."""
 
 from __future__ import annotations
 
@@ -33,134 +33,149 @@ from troop.engines.rpc.shared_memory import (
 
 
 class ReplySlots:
-    """The slots in which a host's answers travel; one slot may serve many askers."""
+    """Sends the replies of a host. A large reply is written to a slot, which several clients may read."""
 
     def __init__(self, max_free_bytes: int, edges: list[ServerConnection]) -> None:
         self.slots, self._edges = SlotPool(max_free_bytes), edges
-        self.kept: dict[str, tuple[tuple[int, ...], Slot]] = {}  # answers that the next asker may share
+        # Newest reply of each readonly method: the key that identifies it and the slot that holds it.
+        self._shared: dict[str, tuple[tuple[int, ...], Slot]] = {}
+        # By slot number: the slot and the clients that still read it, each with generation and reply number.
         self._readers: dict[int, tuple[Slot, list[tuple[ServerConnection, int, int]]]] = {}
 
     def send(
-        self, edge: ServerConnection, message: Message, answer: Any, shared: tuple[str, int] | None
+        self,
+        edge: ServerConnection,
+        message: Message,
+        result: Any,  # noqa: ANN401
+        shared: tuple[str, int] | None,
     ) -> None:
-        """Answer a letter; never waits. One slot serves all who get the same answer."""
-        packed = pack(answer)
+        """Reply to a call; never blocks. Clients that get the same `shared` result read the same slot."""
+        packed = pack(result)
         slot: Slot | None = None
         written = False
         if needed := slot_bytes(packed):
-            slot, written = self._slot(packed, needed, shared)
+            slot, written = self._slot_for(packed, needed, shared)
             for number in self.slots.retired:
                 for other in self._edges:
                     other.unmap(number)
             self.slots.retired.clear()
-        edge.answer(message.number, packed, slot, self, written)
+        edge.reply(message.number, packed, slot, self, written)
 
-    def _slot(self, packed: Packed, needed: int, shared: tuple[str, int] | None) -> tuple[Slot, bool]:
-        """Where an answer goes; True if it lies there already because someone else just had the same."""
+    def _slot_for(self, packed: Packed, needed: int, shared: tuple[str, int] | None) -> tuple[Slot, bool]:
+        """Return the slot for a reply and whether it already holds the reply."""
         if shared is None:
-            return self.take(needed), False
-        name, changes = shared
-        key = (changes, packed.size, *packed.seen)
-        held = self.kept.get(name)
-        if held is not None and held[0] == key:
-            return held[1], True
-        self.keep(name, key, slot := self.take(needed))
+            return self._acquire(needed), False
+        method, changes = shared
+        key = (changes, packed.size, *packed.arrays)  # the ids of all arrays
+        newest = self._shared.get(method)
+        if newest is not None and newest[0] == key:
+            return newest[1], True
+        slot = self._acquire(needed)
+        self._shared[method] = (key, slot)
+        if newest is not None and newest[1].number not in self._readers:
+            newest[1].busy = False
         return slot, False
 
-    def keep(self, name: str, key: tuple[int, ...], slot: Slot) -> None:
-        """Hold on to an answer until the next of that name."""
-        before = self.kept.pop(name, None)
-        self.kept[name] = (key, slot)
-        if before is not None and before[1].number not in self._readers:
-            before[1].busy = False
+    def _acquire(self, size: int) -> Slot:
+        return self.slots.acquire(size, self._release_copied)
 
-    def take(self, size: int) -> Slot:
-        """A slot that nobody reads any more."""
-        return self.slots.take(size, self._settle)
+    def add_reader(self, slot: Slot, edge: ServerConnection, reply_number: int) -> None:
+        """Keep the slot busy until the client of `edge` has copied this reply or was replaced."""
+        self._readers.setdefault(slot.number, (slot, []))[1].append((edge, edge.generation, reply_number))
 
-    def read_by(self, slot: Slot, edge: ServerConnection, answer: int) -> None:
-        """The slot is busy until this answer was taken, or its asker replaced."""
-        self._readers.setdefault(slot.number, (slot, []))[1].append((edge, edge.generation, answer))
-
-    def _settle(self) -> None:
+    def _release_copied(self) -> None:
         for number, (slot, readers) in list(self._readers.items()):
-            readers[:] = [r for r in readers if not r[0].has_taken(r[1], r[2])]
+            readers[:] = [reader for reader in readers if not reader[0].reply_copied(reader[1], reader[2])]
             if not readers:
                 del self._readers[number]
-                slot.busy = any(slot is kept for _, kept in self.kept.values())
+                slot.busy = any(slot is shared for _, shared in self._shared.values())
 
 
 class ServerConnection:
-    """The server's end of the edge from one host."""
+    """The serving end of the edge from one client host."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.generation = name, 0
+        self.name = name  # host of the client
+        self.generation = 0  # how many processes of the client have been attached
         self.connection: Connection | None = None
         self.counters: FlowCounters | None = None
         self.inbox: deque[Message] = deque()
-        self.zero_copy_prefixes: tuple[bytes, ...] = ()  # how calls begin to whose methods memory may be lent
-        self.mapped = MappedSlots()
-        self._known: set[int] = set()
-        self._answers = 0
+        self.zero_copy_prefixes: tuple[bytes, ...] = ()  # call prefixes of all zero-copy methods
+        self.mapped_slots = MappedSlots()
+        self._known_slots: set[int] = set()  # numbers of reply slots that the client has mapped
+        self._replies = 0  # sent to the current client
 
     @property
     def client_connected(self) -> bool:
-        """Whether whoever asked is still there."""
+        """Whether the client that sent the messages of the inbox can still receive replies."""
         return self.connection is not None and self.connection.open
 
-    def attach(self, connection: Connection, counters: int) -> None:
-        """A new asker, or the first: what the last one told is still handled, its questions are not."""
+    def attach(self, connection: Connection, counters_fd: int) -> None:
+        """Connect to the first process of the client or to a replacement.
+
+        One-way sends of the old process are still handled, its calls are dropped.
+        """
         if self.connection is not None:
             self.read_incoming(drain=True)
             self.connection.close()
         self.inbox = deque(message for message in self.inbox if message.kind == SEND)
         for message in self.inbox:
-            message.number = 0  # of another ledger
-        self.connection, self.counters, self.mapped = connection, FlowCounters(counters), MappedSlots()
-        self._known.clear()
+            message.number = 0  # must not advance the flow counters of the new client
+        self.connection, self.counters, self.mapped_slots = (
+            connection,
+            FlowCounters(counters_fd),
+            MappedSlots(),
+        )
+        self._known_slots.clear()
         self.generation += 1
-        self._answers = 0
+        self._replies = 0
 
     def read_incoming(self, drain: bool = False) -> bool:
-        """Take in what came, unopened, up to the first question or `everything`; whether any waits."""
+        """Move received messages to the inbox without decoding them; return whether the inbox has any.
+
+        Without `drain`, stop after a call, whose client usually waits for the reply, and after the newest
+        message that was sent. This saves the last receive, which finds nothing and costs as much as one that
+        does; if more messages arrive, the next poll reports them.
+        """
         connection, counters = self.connection, self.counters
-        while connection is not None and connection.open and (came := connection.receive()) is not None:
-            message = Message(came[0], self.mapped, came[1])
+        while connection is not None and connection.open and (received := connection.receive()) is not None:
+            message = Message(received[0], self.mapped_slots, received[1])
             if message.kind == UNMAP:
-                self.mapped.unmap(message.slot)
+                self.mapped_slots.unmap(message.slot)
             else:
                 self.inbox.append(message)
-                # A look that finds nothing costs as much as one that does: spared after the last letter sent
-                # and after a question, whose asker mostly waits; if there is more, the next poll says so.
-                last = counters is None or message.number >= counters.words[SENT]
-                if (last or message.kind == CALL) and not drain:
+                newest = counters is None or message.number >= counters.words[SENT]
+                if (newest or message.kind == CALL) and not drain:
                     break
         return bool(self.inbox)
 
     def decode(self, message: Message) -> Any:  # noqa: ANN401
-        """Copy a letter out, and the asker may reuse its memory; what is only lent it may after `done`."""
+        """Return the content of a message: node, method, args and kwargs.
+
+        If the content is a copy, the client may reuse the slot at once; if it is a view, after `release`.
+        """
         if message.number and self.counters is not None:
             self.counters.words[DECODED] = message.number
         value = message.decode(self.zero_copy_prefixes, self.generation)
-        if not message.lent:
-            self._handled(message)
+        if not message.viewed_generation:
+            self._mark_handled(message)
         return value
 
     def release(self, message: Message) -> None:
-        """The letter was handled; whoever lent it may have been replaced meanwhile."""
-        if message.lent == self.generation:
-            self._handled(message)
+        """Let the client reuse the slot of a message that was viewed, unless the client was replaced."""
+        if message.viewed_generation == self.generation:
+            self._mark_handled(message)
 
-    def _handled(self, message: Message) -> None:
+    def _mark_handled(self, message: Message) -> None:
         if message.number and self.counters is not None and self.connection is not None:
             words = self.counters.words
             words[HANDLED] = message.number
-            words[HANDLED_BYTES] += message.weight
+            words[HANDLED_BYTES] += message.total_bytes
             if words[CLIENT_WAITING]:
                 self.connection.send(encode_wake())
 
-    def has_taken(self, generation: int, answer: int) -> bool:
-        """Whether the asker has copied this answer, or is no longer the one that was answered."""
+    def reply_copied(self, generation: int, reply_number: int) -> bool:
+        """Return whether the client has copied a reply, or the client of this generation is gone."""
         if (
             generation != self.generation
             or self.counters is None
@@ -168,27 +183,27 @@ class ServerConnection:
             or not self.connection.open
         ):
             return True
-        return bool(self.counters.words[REPLY_COPIED] >= answer)
+        return bool(self.counters.words[REPLY_COPIED] >= reply_number)
 
-    def answer(
-        self, reply_to: int, packed: Packed, slot: Slot | None, replies: ReplySlots, written: bool
+    def reply(
+        self, reply_to: int, packed: Packed, slot: Slot | None, reply_slots: ReplySlots, written: bool
     ) -> None:
-        """Send an answer; never waits. `laid`: the slot already holds it."""
+        """Send a reply; never blocks. `written` means that the slot already holds the arrays."""
         if self.connection is None:
             return
-        self._answers += 1
+        self._replies += 1
         if slot is not None:
-            replies.read_by(slot, self, self._answers)
+            reply_slots.add_reader(slot, self, self._replies)
         fds: tuple[int, ...] = ()
-        if slot is not None and slot.number not in self._known:
-            self._known.add(slot.number)
+        if slot is not None and slot.number not in self._known_slots:
+            self._known_slots.add(slot.number)
             fds = (slot.fd,)
         if written:
-            packed.buffers = []  # the memory holds them; only the description is sent again
-        self.connection.send(encode(REPLY, packed, self._answers, reply_to, slot), fds)
+            packed.buffers = []  # only the description is sent again
+        self.connection.send(encode(REPLY, packed, self._replies, reply_to, slot), fds)
 
     def unmap(self, number: int) -> None:
-        """Tell the asker that a slot is gone."""
-        if self.connection is not None and number in self._known:
-            self._known.discard(number)
+        """Tell the client to unmap a reply slot that will not be used again."""
+        if self.connection is not None and number in self._known_slots:
+            self._known_slots.discard(number)
             self.connection.send(encode_unmap(number))

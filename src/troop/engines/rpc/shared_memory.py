@@ -1,4 +1,4 @@
-"""Shared memory that nobody has to clean up: every piece is an anonymous file, gone with its last holder."""
+"""Shared memory without names: every block is a memfd, which the kernel frees with its last holder."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from typing import Any
 from troop.engines.rpc.codec import Packed, address_of, pack
 from troop.engines.rpc.decode import DecodePlan, decode_plan, unpack
 
-SMALLEST = 1 << 16  # bytes of the smallest slot
-KEPT = 256  # letters whose views of their slots a receiver keeps
+MIN_SLOT_BYTES = 1 << 16
+MAX_CACHED_VIEWS = 256  # messages whose views a receiver caches
+# Words of FlowCounters.
 SENT, SENT_BYTES, HANDLED, HANDLED_BYTES, CLIENT_WAITING, REPLY_COPIED, DECODED = range(7)
 _META_SIZE = 8
 
 
 def create_memfd(size: int) -> int:
-    """A file descriptor of `size` bytes of memory without a name."""
+    """Return the file descriptor of `size` bytes of anonymous memory."""
     fd = os.memfd_create("troop", os.MFD_CLOEXEC)
     os.ftruncate(fd, size)
     return fd
 
 
 class FlowCounters:
-    """Seven numbers that the two ends of an edge share; each is written by one end only.
+    """Seven counters in memory that client and server of an edge share; each has one writer.
 
-    The asker writes SENT and SENT_BYTES (the last letter and all bytes so far), WAITING and TAKEN (the last
-    answer it has copied); the server writes OPENED, HANDLED and HANDLED_BYTES (whose memory is free again). A
-    number is one aligned word, so a reader sees an old or a new one, never half of each.
+    The client writes SENT (number of the newest message), SENT_BYTES (total), CLIENT_WAITING (1 while it is
+    blocked by a full mailbox) and REPLY_COPIED (number of the newest reply it has copied). The server writes
+    DECODED (number of the newest message it has decoded), HANDLED (number of the newest message whose memory
+    is free again) and HANDLED_BYTES (total). Each counter is an aligned 64-bit word, so reads never see a
+    partial write.
     """
 
     SIZE = 64
@@ -38,17 +41,17 @@ class FlowCounters:
         os.close(fd)
         self.words = memoryview(self._map).cast("Q")
 
-    def messages(self) -> int:
-        """Letters sent and not yet handled."""
+    def unhandled_messages(self) -> int:
+        """Return the number of messages sent and not yet handled."""
         return max(0, self.words[SENT] - self.words[HANDLED])
 
-    def bytes(self) -> int:
-        """Bytes sent and not yet handled."""
+    def unhandled_bytes(self) -> int:
+        """Return the number of bytes sent and not yet handled."""
         return max(0, self.words[SENT_BYTES] - self.words[HANDLED_BYTES])
 
 
 class Slot:
-    """A piece of memory that its owner fills again and again."""
+    """A block of shared memory that its sender fills with the arrays of one message after another."""
 
     def __init__(self, number: int, size: int) -> None:
         self.number, self.size = number, size
@@ -62,85 +65,89 @@ class Slot:
 
 
 class SlotPool:
-    """The slots of one sender; sizes are powers of two, so chunks of one shape find their slot again."""
+    """The slots of one sender. Sizes are powers of two, so messages of one shape reuse the same slots."""
 
     def __init__(self, max_free_bytes: int) -> None:
-        self.max_free_bytes = max_free_bytes  # bytes of free slots worth keeping
+        self.max_free_bytes = max_free_bytes  # more free memory than this is given back
+        self.retired: list[int] = []  # numbers of removed slots that receivers may unmap
         self._slots: list[Slot] = []
-        self._made = 0
-        self.retired: list[int] = []  # numbers that receivers may unmap
+        self._created = 0
 
-    def take(self, size: int, renew: Callable[[], None] = lambda: None) -> Slot:
-        """A slot of at least `size` bytes, marked busy; `renew` may free some before one is made."""
-        wanted = max(SMALLEST, 1 << (size - 1).bit_length())
-        slot = self._free(wanted)
+    def acquire(self, size: int, release_finished: Callable[[], None] = lambda: None) -> Slot:
+        """Return a busy slot of at least `size` bytes.
+
+        If none is free, `release_finished` is called to free some before a new slot is created.
+        """
+        slot_size = max(MIN_SLOT_BYTES, 1 << (size - 1).bit_length())
+        slot = self._free_slot(slot_size)
         if slot is None:
-            renew()
-            slot = self._free(wanted)
+            release_finished()
+            slot = self._free_slot(slot_size)
         if slot is None:
-            self._made += 1
-            slot = Slot(self._made, wanted)
+            self._created += 1
+            slot = Slot(self._created, slot_size)
             self._slots.append(slot)
             self._trim()
         slot.busy = True
         return slot
 
-    def _free(self, size: int) -> Slot | None:
+    def _free_slot(self, size: int) -> Slot | None:
         return next((slot for slot in self._slots if slot.size == size and not slot.busy), None)
 
     def _trim(self) -> None:
-        free = [slot for slot in self._slots if not slot.busy][:-1]  # the last is about to be used
-        kept = sum(slot.size for slot in free)
+        free = [slot for slot in self._slots if not slot.busy][:-1]  # the last one is about to be used
+        free_bytes = sum(slot.size for slot in free)
         for slot in free:
-            if kept <= self.max_free_bytes:
+            if free_bytes <= self.max_free_bytes:
                 break
-            kept -= slot.size
+            free_bytes -= slot.size
             self._slots.remove(slot)
             self.retired.append(slot.number)
 
 
 class MappedSlots:
-    """A sender's slots as its receiver sees them."""
+    """The slots of a sender as mapped by a receiver."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, memoryview] = {}
-        self._views: dict[tuple[int, DecodePlan], list[Any]] = {}  # of what was lent before
+        self._views: dict[tuple[int, DecodePlan], list[Any]] = {}
 
-    def add(self, number: int, fd: int) -> None:
-        """Map a slot; the descriptor is closed."""
+    def map(self, number: int, fd: int) -> None:
+        """Map a slot and close its file descriptor."""
         self.unmap(number)
         self._blocks[number] = memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
         os.close(fd)
 
     def view(self, number: int, meta: bytes) -> Any:  # noqa: ANN401
-        """What is described, its arrays being the slot itself: its owner's, who waits for their release.
+        """Return the described value with arrays that are views of the slot.
 
-        Chunks of one shape come again in the same slots, and are then the same views of the same memory.
+        The sender must not reuse the slot until the receiver is done. The views are cached by slot and plan,
+        since messages of one shape arrive in the same slots again.
         """
         plan, numbers = decode_plan(meta)
         views = self._views.get((number, plan))
         if views is None:
             views = plan.views(self._blocks[number])
-            if plan.kept:
-                if len(self._views) >= KEPT:
+            if plan.cached:
+                if len(self._views) >= MAX_CACHED_VIEWS:
                     self._views.clear()
                 self._views[(number, plan)] = views
         return plan.build([*numbers, *views])
 
     def copy(self, number: int, size: int) -> bytearray:
-        """The first `size` bytes of a slot, in memory of one's own."""
+        """Return a copy of the first `size` bytes of a slot."""
         return bytearray(self._blocks[number][:size])
 
     def unmap(self, number: int) -> None:
-        """Unmap a slot that will not be used again."""
+        """Unmap a slot and drop its views."""
         self._blocks.pop(number, None)
         self._views = {key: views for key, views in self._views.items() if key[0] != number}
 
 
 def to_memfd(value: Any) -> int:  # noqa: ANN401
-    """A value of any size in anonymous memory; its descriptor can be handed to another process."""
+    """Encode a value of any size into a new memfd and return its file descriptor."""
     packed: Packed = pack(value)
-    start = _aligned(_META_SIZE + len(packed.meta))
+    start = _cache_line_offset(_META_SIZE + len(packed.meta))
     fd = create_memfd(start + packed.size)
     block = memoryview(mmap.mmap(fd, start + packed.size))
     block[:_META_SIZE] = len(packed.meta).to_bytes(_META_SIZE, "little")
@@ -150,12 +157,15 @@ def to_memfd(value: Any) -> int:  # noqa: ANN401
 
 
 def from_memfd(fd: int) -> Any:  # noqa: ANN401
-    """What `parcel` was given; its tensors are views of that memory, which lives as long as they do."""
+    """Decode the result of `to_memfd` and close the file descriptor.
+
+    Arrays are views of the mapped memory, which stays mapped as long as one of them exists.
+    """
     block = memoryview(mmap.mmap(fd, os.fstat(fd).st_size))
     os.close(fd)
     size = int.from_bytes(block[:_META_SIZE], "little")
-    return unpack(block[_META_SIZE : _META_SIZE + size], block[_aligned(_META_SIZE + size) :])
+    return unpack(block[_META_SIZE : _META_SIZE + size], block[_cache_line_offset(_META_SIZE + size) :])
 
 
-def _aligned(size: int) -> int:
+def _cache_line_offset(size: int) -> int:
     return -(-size // 64) * 64

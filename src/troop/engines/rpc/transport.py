@@ -1,4 +1,4 @@
-"""Post: what a host is given, and how it reaches its peers and its launcher."""
+"""Transport: how a host exchanges messages with its peers and its driver, and the HostSpec it starts from."""
 
 from __future__ import annotations
 
@@ -15,64 +15,64 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HostSpec:
-    """All that a host's process is given."""
+    """Everything that the process or actor of a host needs to start."""
 
     host: str
-    program: Program  # its own nodes
-    servers: dict[str, str]  # the hosts of the nodes it holds
-    clients: tuple[str, ...]  # hosts that hold its nodes
+    program: Program  # the nodes of this host
+    servers: dict[str, str]  # remote nodes that the program references -> their hosts
+    clients: tuple[str, ...]  # hosts that reference nodes of this one
     seed: int
     threads: int
-    mailbox_bytes: int  # bytes
-    wait_limit_s: float  # seconds it waits for a peer
-    report_s: float = 0.1  # seconds between reports of a host that moves
+    mailbox_bytes: int  # that one client may have sent to one server without their being handled
+    wait_limit_s: float  # longest time a role may be blocked on a peer
+    report_s: float = 0.1  # seconds between reports while roles make progress
 
 
 class Transport(Protocol):
-    """How a host reaches its peers and its launcher: all that engines with many hosts differ in."""
+    """Connects a host with its peers and its driver; each engine with several hosts implements one."""
 
-    edges: list[Any]  # of those who ask; each an Edge
+    edges: list[Any]  # one ServerEdge per client
 
     @property
     def replies(self) -> ReplySender:
-        """What sends answers to those who ask."""
+        """Sends replies to clients."""
         ...
 
     def bind(self, worker: Worker) -> None:
-        """Whom to tell what the launcher says."""
+        """Set the worker that handles the driver's commands."""
         ...
 
     def client(self, host: str) -> CallChannel:
-        """The asker's end of the edge to a host."""
+        """Return the client that sends calls to a host."""
         ...
 
     def receive(self, seconds: float) -> bool:
-        """Take in what comes within this time; whether it is worth acting on."""
+        """Wait up to `seconds` for messages and read them; return whether there is anything to act on."""
         ...
 
-    def send_control(self, what: str, *rest: Any, state: dict[str, Any] | None = None) -> None:  # noqa: ANN401
-        """Tell the launcher; never waits."""
+    def send_control(self, verb: str, *args: Any, state: dict[str, Any] | None = None) -> None:  # noqa: ANN401
+        """Send a control message to the driver; never blocks."""
         ...
 
     @property
     def awaiting_replies(self) -> bool:
-        """Whether answers are under way."""
+        """Whether calls to peers have not been answered yet."""
         ...
 
     @property
     def has_undelivered(self) -> bool:
-        """Whether something told may not have reached its receiver, who would be asked for its state now."""
+        """Whether one-way sends may not have reached their server, so that its state would lack them."""
         ...
 
     @property
     def backlogged(self) -> bool:
-        """Whether the launcher has not taken what was said."""
+        """Whether earlier control messages have not been received by the driver."""
         ...
 
     def flush(self, seconds: float) -> None:
-        """See that what was said leaves."""
+        """Wait up to `seconds` until the control messages have left."""
         ...
 
     def queue_size(self) -> tuple[int, int]:
-        """Letters and bytes that wait here."""
+        """Return messages and bytes that clients have sent and this host has not handled."""
         ...

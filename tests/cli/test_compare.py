@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from troop.cli.compare import make_experiment
 from troop.cli.main import run
 from troop.compare import planning, session
 from troop.compare.notes import notes
@@ -36,7 +37,7 @@ INVALID = [
     (["dqn", "--env", "CartPole-v1", "--minutes", "1", "--target", "400"], "--thresholds"),
     (["dqn", "--env", "CartPole-v1", "--minutes", "1", "--thresholds", "inf"], "--thresholds"),
     (["dqn", "--env", "CartPole-v1", "--minutes", "1", "--envs", "0"], "--envs is 0"),
-    (["dqn", "--env", "CartPole-v1", "--minutes", "1", "--gamma", "0.9"], "--algorithm.gamma"),
+    (["dqn", "--env", "CartPole-v1", "--minutes", "1", "--gama", "0.9"], "--gamma"),
     (
         ["dqn", "apex-dqn", "--env", "CartPole-v1", "--minutes", "1", "--system.schedule.batch-size", "9"],
         "apex-dqn: ",
@@ -103,6 +104,12 @@ def test_plan_contains_complete_experiments_with_one_budget(compare):
         assert config["until"]["minutes"] == 2 and env["id"] == "Sleepy" and env["envs"] == 4
         assert evaluation["episodes"] == 2 and evaluation["seconds"] == 6  # 20 evaluations per run
     assert list(plan.runs()) == [("dqn", 1), ("c51", 1), ("dqn", 2), ("c51", 2)]
+
+
+def test_interval_flag_in_short_form_replaces_the_default_of_20_evaluations():
+    args = planning.CompareArgs(env="CartPole-v1", minutes=2, flags=("--seconds", "7"))
+    assert make_experiment("dqn", args).evaluation.seconds == 7
+    assert make_experiment("dqn", dataclasses.replace(args, flags=())).evaluation.seconds == 6
 
 
 def test_recipes_seeds_and_thresholds_can_be_added(compare):

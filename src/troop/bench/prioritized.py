@@ -1,103 +1,110 @@
-"""Prioritized against uniform sampling of the same rows, and TorchRL's and cpprb's where installed."""
+"""Prioritized replay against uniform replay of the same rows, and against TorchRL and cpprb if installed."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from troop.bench.clock import in_turn
-from troop.bench.table import Line
+from troop.bench.table import BenchResult
+from troop.bench.timing import time_alternately
 from troop.core.batch import NStep, Rollout
 from troop.core.env import Continuous, EnvSpec, Field
 from troop.engines.runtime import prepare
 from troop.replay.prioritized import PrioritizedReplay, PriorityConfig
 from troop.replay.uniform import ReplaySize, UniformReplay
 
-ROWS, ENVS, BATCH, OBS, ACTIONS = 1_000_000, 128, 512, 64, 6
+ROWS, ENVS, BATCH_SIZE, OBS, ACTIONS = 1_000_000, 128, 512, 64, 6
 
 
-def _piece(time: int) -> Rollout:
+def _rollout(time: int) -> Rollout:
     data = torch.randn(time, ENVS, OBS)
-    never = torch.zeros(time, ENVS, dtype=torch.bool)
+    false = torch.zeros(time, ENVS, dtype=torch.bool)
     priority = torch.rand(time, ENVS)
     return Rollout(
         torch.arange(ENVS),
         {"obs": data},
         data[..., :ACTIONS],
         data[..., 0].clone(),
-        never,
-        never,
-        never,
-        priority,
+        false,
+        false,
+        false,
+        {"priority": priority},
     )
 
 
-def _full(make: Callable[..., UniformReplay], **more: PriorityConfig) -> Any:  # noqa: ANN401 - either replay
+def _full_replay(replay_class: Callable[..., UniformReplay], **config: PriorityConfig) -> Any:  # noqa: ANN401
     spec = EnvSpec("bench", {"obs": Field((OBS,))}, Continuous(ACTIONS), ENVS)
-    replay = make(spec, NStep(1, 0.99), ReplaySize(ROWS // ENVS, 10), seed=0, **more)
+    replay = replay_class(spec, NStep(1, 0.99), ReplaySize(ROWS // ENVS, 10), seed=0, **config)
     for _ in range(0, ROWS // ENVS + 100, 100):
-        replay.add(_piece(100))
+        replay.add(_rollout(100))
     return replay
 
 
-def run(threads: int = 0) -> list[Line]:
-    """512 rows of a million: sample and update, add with priorities, and the peers."""
+def run(threads: int = 0) -> list[BenchResult]:
+    """Measure sample, priority update and add with a million rows, and compare with other libraries."""
     prepare(threads)
-    uniform, ours = _full(UniformReplay), _full(PrioritizedReplay, priority=PriorityConfig(alpha=0.6))
-    batches = [ours.sample(BATCH) for _ in range(64)]
-    turn = iter(range(10**12))
-    error, piece = torch.rand(BATCH), _piece(1024 // ENVS)
+    uniform = _full_replay(UniformReplay)
+    prioritized = _full_replay(PrioritizedReplay, priority=PriorityConfig(alpha=0.6))
+    indices = itertools.cycle([prioritized.sample(BATCH_SIZE).index for _ in range(64)])
+    error, rollout = torch.rand(BATCH_SIZE), _rollout(1024 // ENVS)
 
     def update() -> None:
-        ours.reprioritize(batches[next(turn) % 64].index, error)
+        prioritized.reprioritize(next(indices), error)
 
-    def both() -> None:
-        batch = ours.sample(BATCH)
-        ours.reprioritize(batch.index, error)
+    def sample_and_update() -> None:
+        batch = prioritized.sample(BATCH_SIZE)
+        prioritized.reprioritize(batch.index, error)
 
-    works: dict[str, Callable[[], object]] = {
-        "uniform": lambda: uniform.sample(BATCH),
-        "sample": lambda: ours.sample(BATCH),
+    functions: dict[str, Callable[[], object]] = {
+        "uniform": lambda: uniform.sample(BATCH_SIZE),
+        "sample": lambda: prioritized.sample(BATCH_SIZE),
         "update": update,
-        "add": lambda: ours.add(piece),
-        "both": both,
+        "add": lambda: prioritized.add(rollout),
+        "sample and update": sample_and_update,
     }
-    peers = {name: made for name, make in PEERS.items() if (made := make()) is not None}
-    took = in_turn(works | peers)
-    us = {name: f"{seconds * 1e6:.0f} us" for name, seconds in took.items()}
-    lines = [
-        Line(
-            f"prioritized sample of {BATCH} of 1M",
+    others = {name: function for name, make in LIBRARIES.items() if (function := make()) is not None}
+    seconds = time_alternately(functions | others)
+    us = {name: f"{value * 1e6:.0f} us" for name, value in seconds.items()}
+    results = [
+        BenchResult(
+            f"prioritized sample of {BATCH_SIZE} of 1M",
             us["sample"],
             f"uniform {us['uniform']}",
-            took["sample"] / took["uniform"],
+            seconds["sample"] / seconds["uniform"],
             "<= 2",
         ),
-        Line(
-            f"update of {BATCH} priorities",
+        BenchResult(
+            f"update of {BATCH_SIZE} priorities",
             us["update"],
             f"uniform sample {us['uniform']}",
-            took["update"] / took["uniform"],
+            seconds["update"] / seconds["uniform"],
             "<= 0.5",
         ),
-        Line(
+        BenchResult(
             "add 1024 rows with priorities",
-            us["add"],
-            f"{1024 / took['add'] / 1e6:.2f}M rows/s against 1M",
-            1024 / took["add"] / 1e6,
+            f"{us['add']}, {1024 / seconds['add'] / 1e6:.2f}M rows/s",
+            "1M rows/s",
+            1024 / seconds["add"] / 1e6,
             ">= 1",
         ),
     ]
-    return lines + [
-        Line(f"sample and update, {name}", us["both"], f"{name} {us[name]}", took["both"] / took[name], "< 1")
-        for name in peers
+    return results + [
+        BenchResult(
+            f"prioritized sample and update against {name}",
+            us["sample and update"],
+            f"{name} {us[name]}",
+            seconds["sample and update"] / seconds[name],
+            "< 1",
+        )
+        for name in others
     ]
 
 
 def torchrl() -> Callable[[], object] | None:
-    """Sample and update of TorchRL's TensorDictPrioritizedReplayBuffer; None if it is not installed."""
+    """Return sample-and-update of TorchRL's TensorDictPrioritizedReplayBuffer; None if not installed."""
     try:
         from tensordict import TensorDict
         from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
@@ -105,9 +112,9 @@ def torchrl() -> Callable[[], object] | None:
         return None
     try:
         buffer = TensorDictPrioritizedReplayBuffer(
-            alpha=0.6, beta=0.4, storage=LazyTensorStorage(ROWS), batch_size=BATCH
+            alpha=0.6, beta=0.4, storage=LazyTensorStorage(ROWS), batch_size=BATCH_SIZE
         )
-    except RuntimeError:  # its compiled trees were built for another torch
+    except RuntimeError:  # its C++ extension was built for another torch
         return None
     for _ in range(ROWS // 10_000):
         obs = torch.randn(10_000, OBS)
@@ -120,16 +127,16 @@ def torchrl() -> Callable[[], object] | None:
         }
         buffer.extend(TensorDict(fields, batch_size=[10_000]))
 
-    def both() -> None:
+    def sample_and_update() -> None:
         batch = buffer.sample()
-        batch["td_error"] = torch.rand(BATCH)
+        batch["td_error"] = torch.rand(BATCH_SIZE)
         buffer.update_tensordict_priority(batch)
 
-    return both
+    return sample_and_update
 
 
 def cpprb() -> Callable[[], object] | None:
-    """Sample and update of cpprb's PrioritizedReplayBuffer, filled; None if it is not installed."""
+    """Return sample-and-update of cpprb's PrioritizedReplayBuffer; None if not installed."""
     try:
         import numpy as np
         from cpprb import PrioritizedReplayBuffer
@@ -151,11 +158,11 @@ def cpprb() -> Callable[[], object] | None:
             obs=obs, act=obs[:, :ACTIONS], rew=zeros, next_obs=obs, done=zeros, priorities=obs[:, 0] ** 2
         )
 
-    def both() -> None:
-        batch = buffer.sample(BATCH, beta=0.4)
-        buffer.update_priorities(batch["indexes"], random.random(BATCH))
+    def sample_and_update() -> None:
+        batch = buffer.sample(BATCH_SIZE, beta=0.4)
+        buffer.update_priorities(batch["indexes"], random.random(BATCH_SIZE))
 
-    return both
+    return sample_and_update
 
 
-PEERS = {"TorchRL": torchrl, "cpprb": cpprb}
+LIBRARIES = {"TorchRL": torchrl, "cpprb": cpprb}

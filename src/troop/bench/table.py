@@ -1,4 +1,4 @@
-"""What a benchmark found: ours, the limit, and the ratio of the two."""
+"""BenchResult: a measured value, the limit it is compared with, and their ratio; printed as a table."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Line:
-    """One measurement inside one run; the ratio is what is claimed, the rates are of this machine."""
+class BenchResult:
+    """One measurement; only the ratio is comparable between machines.
 
-    what: str
-    ours: str
+    `limit` is a value of this machine measured in the same run, or a fixed number; `target` is the range the
+    ratio should be in, empty if there is none.
+    """
+
+    name: str
+    measured: str
     limit: str
     ratio: float
-    wanted: str = ""
+    target: str = ""
 
 
-def table(lines: list[Line]) -> str:
-    """Columns of plain text."""
-    rows = [("", "ours", "against", "ratio", "wanted")]
-    rows += [(line.what, line.ours, line.limit, f"{line.ratio:.2f}", line.wanted) for line in lines]
+def format_table(results: list[BenchResult]) -> str:
+    """Format the results as aligned columns of plain text."""
+    rows = [("benchmark", "measured", "limit", "ratio", "target")]
+    rows += [(r.name, r.measured, r.limit, f"{r.ratio:.2f}", r.target) for r in results]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows

@@ -35,7 +35,7 @@ class CompareArgs:
     variants: dict[str, tuple[str, ...]] = field(default_factory=dict)  # name -> base recipe, its own flags
 
 
-MakeExperiment = Callable[[str, CompareArgs], Experiment]
+MakeExperiment = Callable[[str, CompareArgs], Experiment[Any]]
 
 
 @contextlib.contextmanager
@@ -121,7 +121,7 @@ def _check_env_and_budget(plan: ComparisonPlan, args: CompareArgs, folder: Path)
             )
 
 
-def _check_settings(recipe: str, old: dict[str, Any], new: Experiment, folder: Path) -> None:
+def _check_settings(recipe: str, old: dict[str, Any], new: Experiment[Any], folder: Path) -> None:
     if difference := first_difference(_with_all_fields(old), new.to_dict()):
         flag, old_value, new_value = difference
         raise BadInput(

@@ -1,20 +1,23 @@
-"""The scaling figure: return against time, and time to the threshold against actors."""
+"""Draw the scaling figure: return against time, and time to the threshold against the number of actors."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from troop.core.errors import SetupProblem
 from troop.runs import files
 
+if TYPE_CHECKING:
+    from troop.bench.system.learning import LearningRun
+
 COLORS = ("#9ecae1", "#6baed6", "#3182bd", "#08519c")  # darker with more actors
 
 
-def draw(found: dict[int, list[Any]], target: float, out: Path) -> Path:
-    """Draw into the PNG `out`; SetupProblem without matplotlib."""
+def draw(runs: dict[int, list[LearningRun]], target: float, out: Path) -> Path:
+    """Draw the runs of each number of actors into the PNG `out`; raise SetupProblem without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -23,14 +26,14 @@ def draw(found: dict[int, list[Any]], target: float, out: Path) -> Path:
     figure = Figure(figsize=(9.5, 3.8), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    for (actors, runs), color in zip(found.items(), COLORS, strict=False):
-        for place, one in enumerate(runs):
-            label = f"{actors} actor{'s' if actors > 1 else ''}" if place == 0 else None
-            left.plot(*zip(*one.curve, strict=True), color=color, label=label, linewidth=1.3)
+    for (actors, group), color in zip(runs.items(), COLORS, strict=False):
+        for index, run in enumerate(group):
+            label = f"{actors} actor{'s' if actors > 1 else ''}" if index == 0 else None
+            left.plot(*zip(*run.curve, strict=True), color=color, label=label, linewidth=1.3)
     left.axhline(target, color="#9ca3af", linestyle="--", linewidth=1)
-    left.set(xlabel="training seconds", ylabel="return", title="Slow CartPole, a line a seed")
+    left.set(xlabel="training seconds", ylabel="return", title="Slow CartPole, one line per seed")
     left.legend(frameon=False, fontsize=9)
-    _times(right, found, target)
+    _draw_times(right, runs, target)
     try:
         figure.savefig(out, format="png")
     except OSError as error:
@@ -38,16 +41,16 @@ def draw(found: dict[int, list[Any]], target: float, out: Path) -> Path:
     return out
 
 
-def _times(axes: Any, found: dict[int, list[Any]], target: float) -> None:  # noqa: ANN401 - matplotlib
-    counts = list(found)
-    for actors, runs in found.items():
-        reached = [one.seconds for one in runs if math.isfinite(one.seconds)]
+def _draw_times(axes: Any, runs: dict[int, list[LearningRun]], target: float) -> None:  # noqa: ANN401 - matplotlib
+    counts = list(runs)
+    for actors, group in runs.items():
+        reached = [run.seconds for run in group if math.isfinite(run.seconds)]
         axes.plot([actors] * len(reached), reached, "o", color="#9ecae1", markersize=5)
-    medians = [statistics.median(one.seconds for one in runs) for runs in found.values()]
+    medians = [statistics.median(run.seconds for run in group) for group in runs.values()]
     axes.plot(counts, medians, "-", color="#08519c", label="median of seeds")
     if math.isfinite(medians[0]):
         ideal = [medians[0] * counts[0] / actors for actors in counts]
-        axes.plot(counts, ideal, ":", color="#9ca3af", label="n actors, n times sooner")
+        axes.plot(counts, ideal, ":", color="#9ca3af", label="linear speed-up")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(counts, [str(actors) for actors in counts])

@@ -1,4 +1,4 @@
-"""The parts of `troop bench system`, by name."""
+"""The parts of `troop bench system` by name."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from troop.bench.system import apex, learning, pql, scaling, start, transport
-from troop.bench.table import Line
+from troop.bench.table import BenchResult
 from troop.core.errors import BadInput
 
 
 @dataclass(frozen=True)
 class BenchArgs:
-    """What the command line may say; None is a part's own choice."""
+    """The arguments of `troop bench system`; None selects the default of each part."""
 
     seconds: float | None = None  # of each measurement
     env: str | None = None
@@ -23,20 +23,20 @@ class BenchArgs:
     figure: Path = Path("scaling.png")
 
     def check(self) -> None:
-        """Raise BadInput, naming the flag."""
+        """Raise BadInput that names the flag of an invalid value."""
         if self.seconds is not None and not (0 < self.seconds < math.inf):
             raise BadInput(f"--seconds is {self.seconds}; it must be above 0.")
         if self.seeds < 1:
             raise BadInput(f"--seeds is {self.seeds}; it must be at least 1.")
 
 
-PARTS: dict[str, Callable[[BenchArgs], list[Line]]] = {
-    "transport": lambda wish: transport.run(wish.seconds or 6.0),
-    "apex": lambda wish: apex.run(wish.seconds or 10.0, wish.env or apex.ENV),
-    "scaling": lambda wish: scaling.run(wish.seconds or 5.0, wish.engines),
-    "ray": lambda wish: apex.ray(wish.seconds or 10.0, wish.env or apex.ENV),
-    "start": lambda wish: start.run(wish.engines),
-    "pql": lambda wish: pql.run(wish.seconds or 60.0, wish.engines),
-    "learning": lambda wish: learning.run(wish.figure, wish.seeds),
+PARTS: dict[str, Callable[[BenchArgs], list[BenchResult]]] = {
+    "transport": lambda args: transport.run(args.seconds or 6.0),
+    "apex": lambda args: apex.run(args.seconds or 10.0, args.env or apex.ENV),
+    "scaling": lambda args: scaling.run(args.seconds or 5.0, args.engines),
+    "ray": lambda args: apex.ray(args.seconds or 10.0, args.env or apex.ENV),
+    "start": lambda args: start.run(args.engines),
+    "pql": lambda args: pql.run(args.seconds or 60.0, args.engines),
+    "learning": lambda args: learning.run(args.figure, args.seeds),
 }
-USUAL = ("transport", "apex", "scaling", "ray", "start")  # without those that take many minutes
+DEFAULT_PARTS = ("transport", "apex", "scaling", "ray", "start")  # the others take many minutes

@@ -1,4 +1,4 @@
-"""Seconds from the command to the first env step."""
+"""Seconds from the command `troop train` to the first env step."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ import tempfile
 import time
 from pathlib import Path
 
-from troop.bench.table import Line
+from troop.bench.table import BenchResult
 from troop.core.errors import SetupProblem
 
-WANTED = {"processes": 3.0, "ray": 10.0}
-MAX_CONSECUTIVE_SKIPS = 120.0  # seconds
+TARGET_S = {"processes": 3.0, "ray": 10.0}
+TIMEOUT_S = 120.0
 FLAGS = ["--engine.log-s", "0.02", "--system.learning-starts", "100", "--evaluation.seconds", "1000"]
 
 
-def first_step(engine: str, env: str, *more: str) -> float:
-    """Seconds until a `troop train apex-dqn` has stepped its envs."""
+def seconds_to_first_step(engine: str, env: str, *flags: str) -> float:
+    """Start `troop train apex-dqn`, wait for its first env step and stop it; SetupProblem after TIMEOUT_S."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        words = ["train", "apex-dqn", "--env", env, "--engine", engine, "--run", str(run), *FLAGS, *more]
-        began = time.monotonic()
-        troop = subprocess.Popen([sys.executable, "-m", "troop", *words], stdout=subprocess.DEVNULL)
+        argv = ["train", "apex-dqn", "--env", env, "--engine", engine, "--run", str(run), *FLAGS, *flags]
+        start = time.monotonic()
+        process = subprocess.Popen([sys.executable, "-m", "troop", *argv], stdout=subprocess.DEVNULL)
         try:
-            while not _stepped(run / "metrics.jsonl"):
-                if troop.poll() is not None or time.monotonic() - began > MAX_CONSECUTIVE_SKIPS:
-                    raise SetupProblem(f"`troop {' '.join(words)}` did not come to its first env step.")
+            while not _has_env_steps(run / "metrics.jsonl"):
+                if process.poll() is not None or time.monotonic() - start > TIMEOUT_S:
+                    raise SetupProblem(f"`troop {' '.join(argv)}` made no env step.")
                 time.sleep(0.01)
-            return time.monotonic() - began
+            return time.monotonic() - start
         finally:
-            troop.terminate()
-            troop.wait(60)
+            process.terminate()
+            process.wait(60)
 
 
-def _stepped(metrics: Path) -> bool:
+def _has_env_steps(metrics: Path) -> bool:
     try:
         lines = metrics.read_text().splitlines()
     except OSError:
@@ -43,20 +43,20 @@ def _stepped(metrics: Path) -> bool:
     return any(line.endswith("}") and json.loads(line)["env_steps"] > 0 for line in lines)
 
 
-def run(engines: tuple[str, ...] = ("processes", "ray"), times: int = 2) -> list[Line]:
-    """The better of some starts: the first may have to read everything from the disk."""
-    lines = []
+def run(engines: tuple[str, ...] = ("processes", "ray"), repeats: int = 2) -> list[BenchResult]:
+    """Measure the fastest of some starts: the first may have to read all files from the disk."""
+    results = []
     for engine in engines:
-        for env, more in (("toy:Chain", ("--env.discrete",)), ("CartPole-v1", ())):
-            took = min(first_step(engine, env, *more) for _ in range(times))
-            wanted = WANTED[engine]
-            lines.append(
-                Line(
+        for env, flags in (("toy:Chain", ("--env.discrete",)), ("CartPole-v1", ())):
+            seconds = min(seconds_to_first_step(engine, env, *flags) for _ in range(repeats))
+            target = TARGET_S[engine]
+            results.append(
+                BenchResult(
                     f"first env step, {engine}, {env}",
-                    f"{took:.1f} s",
-                    f"{wanted:.0f} s",
-                    took / wanted,
+                    f"{seconds:.1f} s",
+                    f"{target:.0f} s",
+                    seconds / target,
                     "<= 1",
                 )
             )
-    return lines
+    return results

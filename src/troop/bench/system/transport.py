@@ -1,4 +1,4 @@
-"""What the processes engine's transport costs: chunks, round trips, weights to many."""
+"""CPU cost of chunks, latency of calls, and duration of weight broadcasts on the processes engine."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 import torch
 from torch import Tensor
 
-from troop.bench.system.trial import Trial, tried
-from troop.bench.table import Line
+from troop.bench.system.measurement import Measurement, measure
+from troop.bench.table import BenchResult
 from troop.core.batch import Rollout
 from troop.core.program import Program
 from troop.core.remote import send, zero_copy
@@ -19,186 +19,195 @@ from troop.roles.weights import Weights
 
 CHUNKS_PER_S = 50
 ROWS, ACTORS = 64, 8
-TRIPS = 50  # round trips in a step
+CALLS_PER_STEP = 50
 PUBLISH_S = 0.1  # seconds between two broadcasts
+RECENT_BROADCASTS = 20
 
 
-def chunk(time: int = 25, envs: int = 16, obs: int = 240) -> Rollout:
-    """About 400 KB of experience."""
-    never = torch.zeros(time, envs, dtype=torch.bool)
+def make_chunk(time: int = 25, envs: int = 16, obs: int = 240) -> Rollout:
+    """Return a rollout of about 400 KB."""
+    false = torch.zeros(time, envs, dtype=torch.bool)
     one = torch.ones(time, envs)
     return Rollout(
         torch.arange(envs),
         {"obs": torch.randn(time, envs, obs)},
         torch.randn(time, envs, 6),
         one,
-        never,
-        never.clone(),
-        never.clone(),
-        one.clone(),
+        false,
+        false.clone(),
+        false.clone(),
+        {"priority": one.clone()},
     )
 
 
-class Store:
-    """Takes chunks."""
+class ChunkSink:
+    """Receives chunks and discards them, so that only the transport costs CPU."""
 
     @zero_copy
-    def add(self, piece: Rollout) -> None:
-        """Nothing is kept: what is measured is the way here."""
+    def add(self, chunk: Rollout) -> None:
+        """Discard the chunk."""
 
     def gauges(self) -> Metrics:
-        """CPU seconds of its process so far, and the time of reading them."""
-        return {"cpu/store": time.process_time(), "clock/store": time.monotonic()}
+        """Return the CPU seconds of this process so far and the current time."""
+        return {"cpu/sink": time.process_time(), "clock/sink": time.monotonic()}
 
 
-class Sender:
-    """A chunk every so often from a process that works in between, as an actor does; a silent one sends none.
+class ChunkSource:
+    """Sends a chunk at fixed intervals and computes in between, as an actor does; if `idle` it sends none.
 
-    One that sleeps instead finds cold caches on its core, and telling then costs it four times as much.
+    A process that sleeps instead finds cold caches, and sending then costs four times as much CPU.
     """
 
-    def __init__(self, store: Store, silent: bool) -> None:
-        self.store, self.silent, self.piece = store, silent, chunk()
-        self.due, self.spent = time.monotonic(), 0.0
-        self.work = torch.randn(ROWS, ROWS)
+    def __init__(self, sink: ChunkSink, idle: bool) -> None:
+        self.sink, self.idle, self.chunk = sink, idle, make_chunk()
+        self.due, self.cpu_seconds = time.monotonic(), 0.0
+        self.matrix = torch.randn(ROWS, ROWS)
 
     def step(self) -> Metrics:
-        """Work until it is time, then send."""
+        """Compute until the next chunk is due, then send it."""
         self.due += 1 / CHUNKS_PER_S
         while time.monotonic() < self.due:
-            self.work @ self.work
-        if not self.silent:
-            began = time.thread_time()
-            send(self.store.add, self.piece)
-            self.spent += time.thread_time() - began
+            self.matrix @ self.matrix
+        if not self.idle:
+            start = time.thread_time()
+            send(self.sink.add, self.chunk)
+            self.cpu_seconds += time.thread_time() - start
         return {"count/env_steps": 1}
 
     def gauges(self) -> Metrics:
-        """CPU seconds that telling took so far, and the time of reading them."""
-        return {"cpu/sender": self.spent, "clock/sender": time.monotonic()}
+        """Return the CPU seconds spent on sending so far and the current time."""
+        return {"cpu/source": self.cpu_seconds, "clock/source": time.monotonic()}
 
 
-class Inference:
-    """Answers with actions it has at hand."""
+class ConstantInference:
+    """Replies to inference calls with constant actions."""
 
     def __init__(self) -> None:
         self.action = torch.zeros(ROWS, 6)
 
     @zero_copy
     def act(self, obs: Tensor) -> Tensor:
-        """An action a row; of what it is shown it keeps nothing."""
+        """Return one action per row; keeps no reference to `obs`."""
         return self.action
 
 
-class Runner:
-    """Asks for actions, one question after the other."""
+class InferenceClient:
+    """Calls the inference server, one call at a time."""
 
-    def __init__(self, inference: Inference) -> None:
+    def __init__(self, inference: ConstantInference) -> None:
         self.inference, self.obs = inference, torch.randn(ROWS, 100)
 
     def step(self) -> Metrics:
-        """Some round trips."""
-        took = []
-        for _ in range(TRIPS):
-            began = time.perf_counter()
+        """Make CALLS_PER_STEP calls; return the median round trip in seconds."""
+        times = []
+        for _ in range(CALLS_PER_STEP):
+            start = time.perf_counter()
             self.inference.act(self.obs)
-            took.append(time.perf_counter() - began)
-        return {"count/env_steps": TRIPS, "round_trip": statistics.median(took)}
+            times.append(time.perf_counter() - start)
+        return {"count/env_steps": CALLS_PER_STEP, "round_trip": statistics.median(times)}
 
 
-class Scores:
-    """Who had which weights when."""
+class BroadcastTimes:
+    """Collects when each version of the weights was published and when each reader received it."""
 
     def __init__(self) -> None:
-        self.began: dict[int, float] = {}
-        self.took: dict[int, list[float]] = {}
+        self.published: dict[int, float] = {}
+        self.received: dict[int, list[float]] = {}
 
-    def published(self, version: int, when: float) -> None:
-        """A broadcast began."""
-        self.began[version] = when
+    def on_published(self, version: int, time_s: float) -> None:
+        """Store the start of a broadcast."""
+        self.published[version] = time_s
 
-    def on_step(self, version: int, when: float) -> None:
-        """An actor has it."""
-        self.took.setdefault(version, []).append(when)
+    def on_received(self, version: int, time_s: float) -> None:
+        """Store when one reader received a version."""
+        self.received.setdefault(version, []).append(time_s)
 
     def gauges(self) -> Metrics:
-        """Seconds until the last of all had it, over the last broadcasts."""
-        whole = [v for v, times in self.took.items() if len(times) == ACTORS and v in self.began][-20:]
-        took = [max(self.took[v]) - self.began[v] for v in whole]
-        return {"broadcast": statistics.median(took)} if took else {}
+        """Return the median seconds until the last reader had the weights, over recent broadcasts."""
+        complete = [
+            version
+            for version, times in self.received.items()
+            if len(times) == ACTORS and version in self.published
+        ][-RECENT_BROADCASTS:]
+        durations = [max(self.received[version]) - self.published[version] for version in complete]
+        return {"broadcast": statistics.median(durations)} if durations else {}
 
 
-class Publisher:
-    """Publishes weights of 4 MB now and then."""
+class BroadcastPublisher:
+    """Publishes 4 MB of weights every PUBLISH_S seconds."""
 
-    def __init__(self, weights: Weights, scores: Scores) -> None:
-        self.weights, self.scores, self.version = weights, scores, 0
-        self.net = {f"layer{i}": torch.randn(256, 512) for i in range(8)}
+    def __init__(self, weights: Weights, times: BroadcastTimes) -> None:
+        self.weights, self.times, self.version = weights, times, 0
+        self.network = {f"layer{i}": torch.randn(256, 512) for i in range(8)}
 
     def step(self) -> Metrics:
-        """At the next full tenth of a second."""
+        """Sleep until the next multiple of PUBLISH_S, then publish."""
         time.sleep(PUBLISH_S - time.monotonic() % PUBLISH_S)
-        began = time.monotonic()
+        start = time.monotonic()
         self.version += 1
-        send(self.weights.publish, self.version, self.net)
-        send(self.scores.published, self.version, began)
+        send(self.weights.publish, self.version, self.network)
+        send(self.times.on_published, self.version, start)
         return {"count/env_steps": 1}
 
 
-class Reader:
-    """Wants the newest weights at the same moments as they are published: all actors at once."""
+class BroadcastReader:
+    """Requests the newest weights when they are published, at the same time as all other readers."""
 
-    def __init__(self, weights: Weights, scores: Scores) -> None:
-        self.weights, self.scores, self.version = weights, scores, -1
+    def __init__(self, weights: Weights, times: BroadcastTimes) -> None:
+        self.weights, self.times, self.version = weights, times, -1
 
     def step(self) -> Metrics:
-        """Ask until they are there."""
+        """Poll until a newer version is available."""
         time.sleep(PUBLISH_S - time.monotonic() % PUBLISH_S)
         while (newest := self.weights.latest(self.version)) is None:
             time.sleep(0.0005)
         self.version = newest[0]
-        send(self.scores.on_step, self.version, time.monotonic())
+        send(self.times.on_received, self.version, time.monotonic())
         return {"count/env_steps": 1}
 
 
-def core_share(seconds: float, silent: bool) -> float:
-    """CPU seconds a second of telling and of the store's process together."""
+def chunk_cpu_share(seconds: float, idle: bool) -> float:
+    """Return the CPU seconds per second of sending plus those of the whole receiving process."""
     program = Program("chunks")
-    program.add("sender", Sender, program.add("store", Store), silent)
-    trial = tried(program, Processes(threads=1), Trial(seconds))
-    return sum(trial.value_and_grad(f"cpu/{role}", f"clock/{role}") for role in ("sender", "store"))
+    program.add("source", ChunkSource, program.add("sink", ChunkSink), idle)
+    measurement = measure(program, Processes(threads=1), Measurement(seconds))
+    return sum(measurement.increase_ratio(f"cpu/{role}", f"clock/{role}") for role in ("source", "sink"))
 
 
 def round_trip(seconds: float) -> float:
-    """Seconds of a question with 64 rows and its answer."""
+    """Return the seconds of a call with 64 rows and its reply."""
     program = Program("inference")
-    program.add("runner", Runner, program.add("inference", Inference))
-    return tried(program, Processes(threads=1), Trial(seconds)).median("round_trip")
+    program.add("client", InferenceClient, program.add("inference", ConstantInference))
+    return measure(program, Processes(threads=1), Measurement(seconds)).median("round_trip")
 
 
 def broadcast(seconds: float) -> float:
-    """Seconds from publishing until the last actor has the weights."""
+    """Return the seconds from publishing until the last actor has the weights."""
     program = Program("broadcast")
-    weights, scores = program.add("weights", Weights), program.add("scores", Scores)
-    program.add("publisher", Publisher, weights, scores)
+    weights, times = program.add("weights", Weights), program.add("times", BroadcastTimes)
+    program.add("publisher", BroadcastPublisher, weights, times)
     for i in range(ACTORS):
-        program.add(f"actor{i}", Reader, weights, scores)
-    return tried(program, Processes(threads=1), Trial(seconds)).median("broadcast")
+        program.add(f"actor{i}", BroadcastReader, weights, times)
+    return measure(program, Processes(threads=1), Measurement(seconds)).median("broadcast")
 
 
-def run(seconds: float = 6.0) -> list[Line]:
-    """The three of them."""
-    idle, busy = core_share(seconds, True), core_share(seconds, False)
-    trip, spread = round_trip(seconds / 2), broadcast(seconds)
-    cost = 100 * (busy - idle)
+def run(seconds: float = 6.0) -> list[BenchResult]:
+    """Measure chunks, calls and broadcasts."""
+    idle, sending = chunk_cpu_share(seconds, True), chunk_cpu_share(seconds, False)
+    call, spread = round_trip(seconds / 2), broadcast(seconds)
+    cost = 100 * (sending - idle)
     return [
-        Line(
+        BenchResult(
             f"400 KB chunks at {CHUNKS_PER_S}/s, both sides",
             f"{cost:.2f} % of a core",
             f"3 % (without chunks {100 * idle:.2f} %)",
             cost / 3,
             "<= 1",
         ),
-        Line(f"{ROWS}-row inference round trip", f"{1e3 * trip:.3f} ms", "0.1 ms", trip / 1e-4, "<= 1"),
-        Line(f"4 MB of weights to {ACTORS} actors", f"{1e3 * spread:.1f} ms", "10 ms", spread / 1e-2, "<= 1"),
+        BenchResult(
+            f"{ROWS}-row inference round trip", f"{1e3 * call:.3f} ms", "0.1 ms", call / 1e-4, "<= 1"
+        ),
+        BenchResult(
+            f"4 MB of weights to {ACTORS} actors", f"{1e3 * spread:.1f} ms", "10 ms", spread / 1e-2, "<= 1"
+        ),
     ]

@@ -1,0 +1,146 @@
+"""An env and a learner that only sleep, as if simulator and accelerator were on other machines.
+
+They use almost no CPU, so a benchmark with them measures the orchestration alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from troop.core.algorithm import Policy, PolicyOutput, State, UpdateResult
+from troop.core.batch import NStep, Transition
+from troop.core.env import OBS, Discrete, EnvSpec, Field, Obs, Step
+from troop.core.exploration import LinearSchedule
+from troop.core.peers import NO_PEERS, Peers
+
+
+@dataclass(frozen=True)
+class SleepingEnvConfig:
+    """An env whose vector steps take `seconds` and return constant observations."""
+
+    envs: int = 4
+    seconds: float = 0.005
+    id: str = "sleeping"
+
+    @property
+    def spec(self) -> EnvSpec:
+        """Eight numbers observed, two discrete actions."""
+        return EnvSpec(self.id, {OBS: Field((8,))}, Discrete(2), self.envs)
+
+    def make(self, seed: int, device: str = "cpu") -> SleepingEnv:
+        """Build the vector env; seed and device have no effect."""
+        return SleepingEnv(self)
+
+    def with_envs(self, envs: int) -> Self:
+        """Return a copy with another number of envs."""
+        return dataclasses.replace(self, envs=envs)
+
+    def for_evaluation(self) -> Self:
+        """Return the same config."""
+        return self
+
+
+class SleepingEnv:
+    """A vector env whose `recv` sleeps until `seconds` after `send`."""
+
+    def __init__(self, cfg: SleepingEnvConfig) -> None:
+        self.cfg, self.spec, self.due = cfg, cfg.spec, 0.0
+        false, obs = torch.zeros(cfg.envs, dtype=torch.bool), {OBS: torch.zeros(cfg.envs, 8)}
+        self.first_step = Step(obs, obs, torch.zeros(cfg.envs), false, false, false)
+        self.next_step = dataclasses.replace(self.first_step, valid=~false)
+
+    def reset(self, seed: int) -> Step:
+        """Return the first observations without delay."""
+        return self.first_step
+
+    def send(self, action: Tensor) -> None:
+        """Start a step of `seconds`."""
+        self.due = time.monotonic() + self.cfg.seconds
+
+    def recv(self) -> Step:
+        """Sleep until the step is due; return it."""
+        time.sleep(max(0.0, self.due - time.monotonic()))
+        return self.next_step
+
+    def step(self, action: Tensor) -> Step:
+        """Send and receive."""
+        self.send(action)
+        return self.recv()
+
+    def restart(self, rows: Tensor) -> Obs:
+        """Return the first observations of these rows."""
+        return {name: value[rows] for name, value in self.first_step.obs.items()}
+
+    def close(self) -> None:
+        """Do nothing; no resource is held."""
+
+
+class NullPolicy(Policy):
+    """A policy of 1,000 unused weights that always returns action 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1000))
+        self.outputs: dict[int, PolicyOutput] = {}  # by number of rows
+
+    def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
+        """Return action 0 for each row."""
+        rows = explore.shape[0]
+        if rows not in self.outputs:
+            self.outputs[rows] = PolicyOutput(torch.zeros(rows, dtype=torch.int64))
+        return self.outputs[rows]
+
+
+@dataclass(frozen=True)
+class SleepingLearnerConfig:
+    """An algorithm whose updates sleep for `seconds`."""
+
+    seconds: float = 0.02
+
+    @property
+    def experience(self) -> NStep:
+        """One-step transitions."""
+        return NStep()
+
+    @property
+    def exploration(self) -> LinearSchedule:
+        """No exploration."""
+        return LinearSchedule(0.0, 0.0, 1)
+
+    def unsupported_reason(self, spec: EnvSpec) -> str | None:
+        """Return None: every env is supported."""
+        return None
+
+    def policy(self, spec: EnvSpec) -> NullPolicy:
+        """Build a policy without computation."""
+        return NullPolicy()
+
+    def algorithm(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> SleepingLearner:
+        """Build the learner; only `seconds` has an effect."""
+        return SleepingLearner(self.seconds)
+
+
+class SleepingLearner:
+    """A learner whose updates sleep and return priority 1 for every row."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.consecutive_skips = seconds, torch.zeros(())
+        self.policy: Policy = NullPolicy()
+
+    def update(self, batch: Transition) -> UpdateResult:
+        """Sleep for the duration of an update."""
+        time.sleep(self.seconds)
+        return UpdateResult({}, torch.ones(len(batch)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return an empty state."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Do nothing; there is no state."""

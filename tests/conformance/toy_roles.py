@@ -1,209 +1,179 @@
-"""Roles for engine tests: small, without torch, and importable by a host's process."""
+"""Small roles for engine tests, without torch; importable by host processes."""
 
 import os
-from pathlib import Path
 
 from troop.core.remote import Prefetch, batched, call_async, readonly, send
 
 
 class Counter:
-    """Ten env steps a step."""
+    """Counts its steps; each step reports ten env steps and one update."""
 
-    def __init__(self, fails_at=None, notes=(), closed=None):
-        self.count, self.fails_at, self.notes, self.closed = 0, fails_at, list(notes), closed
+    def __init__(self, fails_at=None, notes=(), close_log=None):
+        self.count, self.fails_at, self.notes, self.close_log = 0, fails_at, list(notes), close_log
 
     def step(self):
-        """One more."""
         self.count += 1
         if self.count == self.fails_at:
             raise ZeroDivisionError("the seventh step is broken")
         return {"count/env_steps": 10, "count/updates": 1, "loss": float(self.count)}
 
-    def counted(self):
-        """Steps so far."""
+    def steps(self):
         return self.count
 
     def close(self):
-        """Say that it was closed."""
-        if self.closed:
-            with open(self.closed, "a") as file:
+        """Append the count to the file `close_log`, if one is given."""
+        if self.close_log:
+            with open(self.close_log, "a") as file:
                 file.write(f"{self.count}\n")
 
     def state_dict(self):
-        """The count."""
         return {"count": self.count}
 
     def load_state_dict(self, state):
-        """Go on from there."""
         self.count = state["count"]
 
 
-class OutlierFilter:
-    """Evaluates a counter: its return is the count."""
+class CountEvaluator:
+    """Returns the count of a Counter as evaluation."""
 
-    def __init__(self, judged):
-        self.judged = judged
+    def __init__(self, counter):
+        self.counter = counter
 
     def step(self):
-        """What is there now."""
-        return {"eval/return_mean": self.judged.counted()}
+        return {"eval/return_mean": self.counter.steps()}
 
 
 class Idle:
     """Never has anything to do."""
 
     def step(self):
-        """Nothing."""
+        return None
 
 
-class ReplayBuffer:
-    """Takes numbers; may fail at one, or be slow until a file is there."""
+class NumberStore:
+    """Stores numbers; `add` and `check` fail for the number `fails_at`."""
 
-    def __init__(self, fails_at=None, paused_until=None):
-        self.numbers, self.fails_at, self.paused_until, self.most = [], fails_at, paused_until, 0
+    def __init__(self, fails_at=None):
+        self.numbers, self.fails_at = [], fails_at
 
     def add(self, number):
-        """Keep it."""
-        if number == self.fails_at:
-            raise ValueError(f"number {number} is broken")
+        self.check(number)
         self.numbers.append(number)
 
     def add_blob(self, blob):
-        """Keep its length."""
-        if self.paused_until:
-            import time
-
-            while not Path(self.paused_until).exists():
-                time.sleep(0.01)
+        """Store the length of the blob."""
         self.numbers.append(len(blob))
 
     def count(self):
-        """How many."""
         return len(self.numbers)
 
     def check(self, number):
-        """Fails as `add` does."""
         if number == self.fails_at:
             raise ValueError(f"number {number} is broken")
         return True
 
     @readonly
     def latest(self, after):
-        """The newest number, if it is newer."""
+        """Return the newest number if it is larger than `after`, as version without weights."""
         return None if not self.numbers or self.numbers[-1] <= after else (self.numbers[-1], {})
 
     def gauges(self):
-        """Where it lives."""
         return {"pid/store": os.getpid(), "rows": len(self.numbers)}
 
     def state_dict(self):
-        """All numbers."""
         return {"numbers": list(self.numbers)}
 
     def load_state_dict(self, state):
-        """Take them back."""
         self.numbers = list(state["numbers"])
 
 
 class Producer:
-    """Tells its store 1, 2, 3, ... and checks that calls come after tells."""
+    """Passes 1, 2, 3, ... to a store: by `send`, by `call` or by `both`, which checks their order."""
 
-    def __init__(self, store, how="tell"):
-        self.store, self.how, self.sent = store, how, 0
+    def __init__(self, store, mode="send"):
+        self.store, self.mode, self.sent = store, mode, 0
 
     def step(self):
-        """One number."""
         self.sent += 1
-        if self.how == "tell":
+        if self.mode == "send":
             send(self.store.add, self.sent)
-        elif self.how == "call":
+        elif self.mode == "call":
             self.store.check(self.sent)
-        elif self.how == "both":
-            asked = call_async(self.store.count)
+        elif self.mode == "both":
+            earlier = call_async(self.store.count)
             send(self.store.add, self.sent)
             assert self.store.count() == self.sent
-            # Same thread: the question waits for its answer to be wanted. Elsewhere: it was asked first.
-            assert asked.result() in (self.sent - 1, self.sent)
+            # On the same host the call is made when its result is requested, else before the send.
+            assert earlier.result() in (self.sent - 1, self.sent)
         return {"count/env_steps": 1, "count/updates": 1}
 
     def gauges(self):
-        """Where it lives."""
         return {"pid/producer": os.getpid()}
 
     def state_dict(self):
-        """Numbers sent."""
         return {"sent": self.sent}
 
     def load_state_dict(self, state):
-        """Go on."""
         self.sent = state["sent"]
 
 
 class Consumer:
-    """Takes answers asked ahead."""
+    """Reads the newest number of a store with two requests in flight; checks that replies are in order."""
 
     def __init__(self, store):
         self.prefetch = Prefetch(store.latest, depth=2)
-        self.seen = []
+        self.received = []
 
     def step(self):
-        """One answer, if there is one."""
         self.prefetch.fill(0)
-        answer = self.prefetch.poll()
+        reply = self.prefetch.poll()
         self.prefetch.fill(0)
-        if answer is None:
+        if reply is None:
             return None
-        self.seen.append(answer[0])
-        assert self.seen == sorted(self.seen)
+        self.received.append(reply[0])
+        assert self.received == sorted(self.received)
         return {"count/updates": 1}
 
 
-class Shouter:
-    """Tells big letters as fast as it can."""
+class BlobSender:
+    """Sends blobs of some bytes as fast as it can."""
 
-    def __init__(self, store, size, heard=None):
-        self.store, self.blob, self.heard, self.sent = store, b"x" * size, heard, 0
+    def __init__(self, store, size):
+        self.store, self.blob = store, b"x" * size
 
     def step(self):
-        """One letter."""
         send(self.store.add_blob, self.blob)
-        self.sent += 1
-        if self.heard:
-            Path(self.heard).write_text(str(self.sent))
         return {"count/env_steps": 1}
 
 
-class Neighbour:
-    """Reports whether its peer is the object itself."""
+class PeerInspector:
+    """Reports whether its peer is the role itself and not a stub."""
 
     def __init__(self, peer):
         self.peer = peer
 
     def step(self):
-        """A metric of it."""
-        return {"count/env_steps": 1, "same": float(isinstance(self.peer, ReplayBuffer))}
+        return {"count/env_steps": 1, "same_host": float(isinstance(self.peer, NumberStore))}
 
 
 class Inference:
-    """Doubles rows; remembers how many calls and rows it served."""
+    """Computes an action per row; counts calls and rows."""
 
     def __init__(self):
         self.calls, self.rows = 0, 0
 
     @batched
     def act(self, ids, obs):
-        """Row-wise."""
         self.calls += 1
         self.rows += len(ids)
         return {"action": obs["x"] * 2 + ids[:, None]}
 
     def gauges(self):
-        """How much was joined."""
-        return {"calls": self.calls, "served": self.rows}
+        return {"calls": self.calls, "rows": self.rows}
 
 
 class Runner:
-    """Asks for actions for its rows and checks that they are its own."""
+    """Requests actions for its rows and checks that they belong to its rows."""
 
     def __init__(self, inference, first, rows=3):
         import numpy
@@ -212,7 +182,6 @@ class Runner:
         self.obs = {"x": numpy.random.default_rng(first).normal(size=(rows, 2)).astype("float32")}
 
     def step(self):
-        """One vector step."""
         action = self.inference.act(self.ids, self.obs)["action"]
         assert (action == self.obs["x"] * 2 + self.ids[:, None]).all()
         return {"count/env_steps": len(self.ids)}

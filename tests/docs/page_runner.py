@@ -8,7 +8,9 @@ import os
 import re
 import runpy
 import shutil
+import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,15 +19,17 @@ import pytest
 from page_blocks import ROOT, SHELL, Block, blocks
 
 from troop.cli.main import run as troop
+from troop.cli.train import MANY_HOSTS
 from troop.compare import child, session
 from troop.core.engine import Until
 from troop.experiment import Experiment
 
 ENV_STEPS = 64  # of each run
 ENVS = 4  # at most
-EPISODES, LONGEST = 2, 200  # of each evaluation, in env steps
+EPISODES, EPISODE_STEPS = 2, 200  # of each evaluation
 SKIPPED_FLAGS = ("--run", "--minutes", "--env-steps", "--seed", "--seeds", "--target", "--video", "--figure")
 _done: set[tuple[str, ...]] = set()
+_run_in_processes: set[str] = set()
 
 
 def shorter(experiment: Experiment, env_steps: int) -> Experiment:
@@ -33,9 +37,19 @@ def shorter(experiment: Experiment, env_steps: int) -> Experiment:
     return dataclasses.replace(
         experiment,
         env=experiment.env.with_envs(min(experiment.env.envs, ENVS)),
+        system=fewer_actors(experiment.system),
         until=Until(env_steps=min(env_steps, experiment.until.env_steps or env_steps)),
-        evaluation=dataclasses.replace(experiment.evaluation, episodes=EPISODES, longest=LONGEST),
+        evaluation=dataclasses.replace(
+            experiment.evaluation, episodes=EPISODES, max_episode_steps=EPISODE_STEPS
+        ),
     )
+
+
+def fewer_actors(system: object) -> object:
+    """Return the system with at most two actors."""
+    if getattr(system, "actors", 0) <= 2:
+        return system
+    return dataclasses.replace(system, actors=2)
 
 
 @contextlib.contextmanager
@@ -60,7 +74,7 @@ def shortened() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Experiment, "run", short_run)
         patch.setattr(Experiment, "resume", short_resume)
-        patch.setattr(session.Session, "_wait", in_process)
+        patch.setattr(session.Session, "_run_child", in_process)
         yield
 
 
@@ -84,6 +98,8 @@ class PageRunner:
             path = Path(block.file)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text)
+            if block.language in SHELL:
+                subprocess.run(["bash", "-n", str(path)], check=True)
         elif block.language in SHELL:
             for words in block.commands():
                 self.run_command(block, words)
@@ -98,10 +114,16 @@ class PageRunner:
         assert handler is not None, (
             f"{block.where}: no test runs {program!r}; mark the block with no-run: REASON"
         )
+        start = time.monotonic()
         try:
             code = handler(self, arguments)
+        except SystemExit as stop:  # --help of tyro and argparse
+            code = int(stop.code or 0)
         except Exception as error:
             raise AssertionError(f"{block.where}: {' '.join(words)} raised {error!r}") from error
+        print(
+            f"{time.monotonic() - start:6.1f} s  {' '.join(words)}"
+        )  # shown for a test that fails, and by -s
         assert code in (0, None), f"{block.where}: {' '.join(words)} ended with exit code {code}"
 
     def troop(self, argv: list[str]) -> int:
@@ -111,6 +133,12 @@ class PageRunner:
             self.provide(argv[1])
         if verb == "compare":
             argv = short_comparison(argv)
+        if verb == "train":
+            argv = in_one_thread(argv)
+        if verb == "eval":
+            argv = [*without(argv, ("--episodes",)), "--episodes", str(EPISODES)]
+        if verb == "play":
+            argv = [*without(argv, ("--frames", "--steps")), "--frames", "2", "--steps", "4"]
         if verb == "bench":
             argv = [*argv, "--seconds", "0.2"]
         key = tuple(without(argv, SKIPPED_FLAGS))
@@ -154,8 +182,13 @@ class PageRunner:
             assert set(name.split(",")) <= set(extras), f"pyproject.toml has no extra {name}"
         return 0
 
-    def git(self, argv: list[str]) -> int:
-        """Nothing to check."""
+    def ignore(self, argv: list[str]) -> int:
+        """Do nothing: the command changes the shell or the checkout only."""
+        return 0
+
+    def venv(self, argv: list[str]) -> int:
+        """Check that the command creates a virtual environment."""
+        assert argv[:2] == ["-m", "venv"], f"{argv} is not checked"
         return 0
 
     def cd(self, argv: list[str]) -> int:
@@ -170,16 +203,35 @@ HANDLERS: dict[str, Callable[[PageRunner, list[str]], int | None]] = {
     "python": PageRunner.python,
     "make": PageRunner.make,
     "pip": PageRunner.pip,
-    "git": PageRunner.git,
     "cd": PageRunner.cd,
+    "source": PageRunner.ignore,
+    "export": PageRunner.ignore,
+    "git": PageRunner.ignore,
+    "python3.11": PageRunner.venv,
     "mkdir": lambda runner, argv: Path(argv[-1]).mkdir(parents=True, exist_ok=True),
     "cat": lambda runner, argv: print(Path(argv[0]).read_text()),
-    "export": lambda runner, argv: 0,
 }
 
 
+def in_one_thread(argv: list[str]) -> list[str]:
+    """Return `troop train ARGV`; after the first run of a recipe in processes, later ones use one thread.
+
+    Starting processes takes longer than the shortened runs.
+    """
+    recipe = argv[1] if len(argv) > 1 else ""
+    if not recipe.startswith(MANY_HOSTS) or "--engine" in argv:
+        return argv
+    if recipe not in _run_in_processes:
+        _run_in_processes.add(recipe)
+        return argv
+    return [*argv, "--engine", "inline"]
+
+
 def short_comparison(argv: list[str]) -> list[str]:
-    """Return `troop compare ARGV` with few env steps and one seed, or two where seeds are added."""
+    """Return `troop compare ARGV` with few env steps and one seed, or two where seeds are added.
+
+    All runs use one thread: starting processes takes longer than the shortened runs.
+    """
     budget = any(word in ("--minutes", "--env-steps") for word in argv)
     short = without(argv, ("--minutes", "--env-steps"))
     if "--seeds" in short:
@@ -188,9 +240,14 @@ def short_comparison(argv: list[str]) -> list[str]:
     elif budget:
         short += ["--seeds", "1"]
     if budget:
-        short += ["--env-steps", str(ENV_STEPS)]
+        short += ["--env-steps", str(ENV_STEPS), "--engine", "inline"]
         short += ["--envs", str(ENVS)] if "--envs" not in short else []
-        short += ["--evaluation.episodes", str(EPISODES), "--evaluation.longest", str(LONGEST)]
+        short += [
+            "--evaluation.episodes",
+            str(EPISODES),
+            "--evaluation.max-episode-steps",
+            str(EPISODE_STEPS),
+        ]
     return short
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,8 +33,8 @@ def _section(verb: str, about: str) -> str:
         lines.append(table(["argument", "default", "meaning"], rows()))
         lines.append("Every setting of the recipe is a flag as well: see [Flags](flags.md).\n")
         return "\n".join(lines)
-    parser = parser_of(verb)
-    lines.append(table(["argument", "default", "meaning"], [_row(action) for action in _actions(parser)]))
+    if actions := _actions(parser_of(verb)):
+        lines.append(table(["argument", "default", "meaning"], [_row(action) for action in actions]))
     return "\n".join(lines)
 
 
@@ -43,10 +44,20 @@ def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 def _row(action: argparse.Action) -> list[str]:
     name = " ".join(action.option_strings) or str(action.metavar or action.dest).upper()
-    default = "" if action.default in (None, False, "", argparse.SUPPRESS) else value(action.default)
-    choices = f" One of {', '.join(map(code, map(str, action.choices)))}." if action.choices else ""
-    text = (action.help or "").replace("%%", "%")
-    return [code(name), code(default), f"{text}{choices}"]
+    given = action.default not in (None, False, "", argparse.SUPPRESS) and not isinstance(
+        action.default, list
+    )
+    text, default = split_default((action.help or "").replace("%%", "%"))
+    choices = f"; one of {', '.join(map(code, map(str, action.choices)))}" if action.choices else ""
+    return [code(name), default or (code(value(action.default)) if given else ""), f"{text}{choices}"]
+
+
+def split_default(text: str) -> tuple[str, str]:
+    """Split a help text into the text without `(default X)` at its end, and X as inline code."""
+    match = re.search(r" \((?:default:? )([^()]+)\)$", text)
+    if match is None:
+        return text, ""
+    return text[: match.start()], code(match[1].strip("`"))
 
 
 def parser_of(verb: str) -> argparse.ArgumentParser:

@@ -14,14 +14,11 @@ NORMAL = {
 
 def page() -> str:
     """Return the table, ordered by code."""
-    errors = {kind.exit_code: (kind.__name__, (kind.__doc__ or "").strip()) for kind in _errors(TroopError)}
+    errors = {
+        kind.exit_code: (kind.__name__, (kind.__doc__ or "").strip()) for kind in TroopError.__subclasses__()
+    }
     rows = [
         [str(number), code(name), " ".join(text.split())]
         for number, (name, text) in sorted((NORMAL | errors).items())
     ]
     return table(["code", "exception", "meaning"], rows)
-
-
-def _errors(kind: type[TroopError]) -> list[type[TroopError]]:
-    below = [error for child in kind.__subclasses__() for error in _errors(child)]
-    return below if below else [kind]

@@ -44,7 +44,8 @@ def _line(line: str) -> str:
     if len(parts) % 2 == 0:  # an unpaired mark: treat it as text
         parts = [line.replace("`", "'")]
     plain = [re.sub(r"([*|\\])|(?<=\w)(_)(?=\W|$)", lambda m: "\\" + m[0], part) for part in parts[::2]]
-    marked = [f"``{part.strip()}``" if part.strip() else "" for part in parts[1::2]]
+    # An escaped space separates a literal from a letter next to it and is not shown.
+    marked = [f"\\ ``{part.strip()}``\\ " if part.strip() else "" for part in parts[1::2]]
     woven = [text for pair in zip(plain, [*marked, ""], strict=True) for text in pair]
     return "".join(woven)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 
@@ -30,6 +31,8 @@ def value(x: object) -> str:
         return f"{x:g}"
     if isinstance(x, int):
         return f"{x:,}" if abs(x) >= 10_000 else str(x)
+    if dataclasses.is_dataclass(x):
+        return type(x).__name__
     if isinstance(x, tuple | list):
         return " ".join(value(item) for item in x) if x else "()"
     return str(x) if x != "" else '""'

@@ -26,7 +26,7 @@ def page() -> str:
     return "\n".join([overview, *(section(name) for name in RECIPES)])
 
 
-def _axes(experiment: Experiment) -> str:
+def _axes(experiment: Experiment[Any]) -> str:
     names = (type(getattr(experiment, part)).__name__ for part in ("algorithm", "system", "engine"))
     return ", ".join(code(name) for name in names)
 
@@ -41,7 +41,7 @@ def section(name: str) -> str:
     return "\n".join(lines)
 
 
-def _table(small: Experiment, large: Experiment | None, paper: Paper | None) -> str:
+def _table(small: Experiment[Any], large: Experiment[Any] | None, paper: Paper | None) -> str:
     here = settings(small)
     there = settings(large) if large is not None else {}
     shown = [flag for flag in dict.fromkeys([*here, *there]) if flag not in HIDDEN]
@@ -73,7 +73,9 @@ def _cells(flag: str, here: dict[str, Any], there: dict[str, Any], paper: Paper 
     return [value(entry.paper), large, small, notes]
 
 
-def _interesting(flag: str, small: Experiment, large: Experiment | None, paper: Paper | None) -> bool:
+def _interesting(
+    flag: str, small: Experiment[Any], large: Experiment[Any] | None, paper: Paper | None
+) -> bool:
     """Whether the paper names the setting or a build sets it to something else than its class."""
     if paper is not None and flag in paper.values:
         return True
@@ -84,7 +86,7 @@ def _interesting(flag: str, small: Experiment, large: Experiment | None, paper: 
     )
 
 
-def _class_default(experiment: Experiment, flag: str) -> Any:  # noqa: ANN401 - any setting
+def _class_default(experiment: Experiment[Any], flag: str) -> Any:  # noqa: ANN401 - any setting
     part = flag.split(".")[0]
     assert part in PARTS
     kind = type(getattr(experiment, part))

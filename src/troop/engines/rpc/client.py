@@ -100,7 +100,7 @@ class Client:
         if self.connection is not None:
             self.read_incoming()
             self.connection.close()
-        kept = sorted(self._unanswered.values(), key=lambda call: call.number) + list(self._unhandled)
+        unfinished = sorted(self._unanswered.values(), key=lambda call: call.number) + list(self._unhandled)
         self.connection, self._counters, self.mapped_slots = (
             connection,
             FlowCounters(counters_fd),
@@ -109,7 +109,7 @@ class Client:
         self._known_slots.clear()
         self._unanswered.clear()
         self._unhandled.clear()
-        for message in kept:
+        for message in unfinished:
             self._transmit(message)
 
     def call(self, node: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reply:

@@ -154,7 +154,7 @@ RECIPES = [
     ),
     Recipe(
         "apex-dpg",
-        "Ape-X DPG: actors with different noise scales, prioritized replay, one learner",
+        "Ape-X DPG for continuous actions: many actors, prioritized replay, one learner",
         DPG_DEFAULT_ENV,
         dpg_experiment,
     ),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ENGINES = ("processes", "ray")
 EPILOG = """\
+examples:
   troop bench learner --threads 1                    updates per second of each algorithm
   troop bench loop --env Ant-v5                      env steps per second of a complete training loop
   troop bench system transport --seconds 3           latency and bandwidth between processes

@@ -19,6 +19,7 @@ Print what this machine offers: cores, memory, disk, CUDA devices, installed lib
 With --env, also estimate the memory of a run before it starts: replay, learner and batch.
 """
 EPILOG = """\
+examples:
   troop doctor
   troop doctor --recipe apex-dqn --env Pong-v5
   troop doctor --env HumanoidWalk-v1 --envs 1024 --replay-capacity 5000000

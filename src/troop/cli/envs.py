@@ -11,6 +11,7 @@ List the ids of envs and the library that simulates each.
 The first column is what --env takes. An env of your own needs no entry: --env my_package.my_module:ID.
 """
 EPILOG = """\
+examples:
   troop envs                all envs
   troop envs walker         ids that contain "walker"
   troop envs 'G1*'          ids that match a pattern

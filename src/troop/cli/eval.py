@@ -15,6 +15,7 @@ The policy acts without exploration. Each of N envs plays one episode, and their
 standard deviation, minimum and maximum. The same seed gives the same result.
 """
 EPILOG = """\
+examples:
   troop eval runs/first                             16 episodes
   troop eval runs/first --episodes 100 --json       as JSON, for scripts
 """

@@ -13,6 +13,7 @@ Record a video of one episode of the policy in the newest valid checkpoint of a 
 Rendering needs the extra `trooprl[video]`; MuJoCo envs also need EGL (`troop doctor` checks it).
 """
 EPILOG = """\
+examples:
   troop play runs/first                                  writes runs/first/videos/policy.mp4
   troop play runs/first --video first.gif --steps 200    the first 200 steps, as a GIF
 """

@@ -8,6 +8,7 @@ DESCRIPTION = """\
 List the recipes. A recipe combines an algorithm with a training system and sets all numbers for the env.
 """
 EPILOG = """\
+examples:
   troop train RECIPE --help       all settings of a recipe, as flags
 """
 

@@ -15,6 +15,7 @@ Without --minutes or --env-steps the limits of the original command apply. Given
 from the start of the run.
 """
 EPILOG = """\
+examples:
   troop resume runs/first                    finish a run that was stopped
   troop resume runs/first --minutes 20       train until 20 minutes in total
 """

@@ -55,9 +55,9 @@ IO_MODULES = {"time", "logging", "os", "subprocess", "threading", "socket", "io"
 # Names of the first version that needed a glossary. They must not come back in code, docs or tests.
 # fmt: off
 RETIRED = [
-    "Acted", "Ahead", "Annealed", "Asking", "Chunks", "Crew", "Descender", "Descent", "Desk", "Drawn",
+    "Acted", "Ahead", "Annealed", "Asking", "Crew", "Descender", "Descent", "Desk", "Drawn",
     "Duet", "Fetched", "Guarded", "Hands", "Intake", "Keeper", "Ledger", "Limited", "Lookout",
-    "OverBudget", "Paced", "RayCrew", "Remembering", "Rhythm", "Shards", "Splittable", "Staff",
+    "OverBudget", "Paced", "RayCrew", "Remembering", "Rhythm", "Splittable", "Staff",
     "Switchboard", "Tally", "UNDER_WAY", "bootstrap_at_limits", "critic_half", "few_cores",
     "policy_half", "refuse_split", "rhythm", "skipped_in_row", "surprise",
 ]

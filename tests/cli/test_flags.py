@@ -7,7 +7,7 @@ import pytest
 from troop.api import experiment
 from troop.cli.flags import TOP_LEVEL, SettingFlags, field_docs, with_values
 from troop.cli.main import run
-from troop.cli.train import CONFIGS, parse_command
+from troop.cli.train import CONFIGS, parse_command, warm_up
 from troop.core.config import flags
 from troop.core.errors import BadInput
 from troop.envs import Gymnasium, Toy
@@ -164,3 +164,19 @@ def test_every_setting_has_a_help_text(recipe):
 def test_field_docs_include_those_of_base_classes():
     docs = field_docs(type(experiment("gorila-dqn").system))
     assert "replay_capacity" in docs and "servers" in docs and "\n" not in "".join(docs.values())
+
+
+@pytest.mark.parametrize(("argv", "started"), [
+    (["--engine", "ray"], [False]),
+    (["--engine", "ray", "--insecure"], [True]),
+    (["--engine", "ray", "--engine.insecure", "--address", "local"], [True]),
+    (["--engine", "ray", "--address", "auto"], []),
+    (["--engine", "ray", "--engine.address=auto"], []),
+    (["--engine", "inline"], []),
+])  # fmt: skip
+def test_local_ray_starts_early_only_without_an_address(argv, started, monkeypatch):
+    cluster = pytest.importorskip("troop.engines.ray.cluster")
+    calls = []
+    monkeypatch.setattr(cluster, "BackgroundInit", calls.append)
+    warm_up(["apex-dqn", *argv])
+    assert calls == started

@@ -20,7 +20,8 @@ def main():
         # A machine has five CPUs, enough for one actor.
         engine=Ray(address, cpus=("actor=3",), threads=1, checkpoint_s=10, lost_limit_s=lost_limit_s),
         until=Until(target=150.0, minutes=5),
-        evaluation=dataclasses.replace(small.evaluation, seconds=5.0),
+        # Rare, so that the run does not reach its target before the loss of the machine is detected.
+        evaluation=dataclasses.replace(small.evaluation, seconds=60.0),
     )
     experiment.run(directory / "run", quiet=True)
 

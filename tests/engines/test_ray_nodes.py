@@ -60,7 +60,7 @@ def test_apex_learns_on_two_machines_and_survives_the_loss_of_one():
         machines.join(2)
         (directory / "go").touch()
         metrics, summary = directory / "run" / "metrics.jsonl", directory / "run" / "summary.json"
-        wait_until(lambda: metrics.exists() and env_steps(metrics) > 1_500, machines, 200)
+        wait_until(lambda: both_actors_step(metrics) and env_steps(metrics) > 1_500, machines, 200)
         machines.kill(2)
         wait_until(lambda: machines.running[1].poll() is not None, machines, 360)
         outcome = json.loads(summary.read_text())
@@ -69,10 +69,20 @@ def test_apex_learns_on_two_machines_and_survives_the_loss_of_one():
     assert outcome["target_reached_s"] is not None
 
 
+def metric_lines(metrics):
+    """Return the complete lines of a metrics file that may not exist yet."""
+    lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
+    return [json.loads(line) for line in lines if line[-1] == "\n"]
+
+
 def env_steps(metrics):
-    """Return the env steps in the newest complete line."""
-    lines = [json.loads(line) for line in metrics.read_text().splitlines(keepends=True) if line[-1] == "\n"]
-    return max([line.get("env_steps", 0) for line in lines], default=0)
+    return max([line.get("env_steps", 0) for line in metric_lines(metrics)], default=0)
+
+
+def both_actors_step(metrics):
+    """Return whether both actors have reported steps; the second one starts after training has begun."""
+    lines = metric_lines(metrics)
+    return all(any(line.get(f"role/actor{i}/steps_per_s", 0) > 0 for line in lines) for i in range(2))
 
 
 @pytest.mark.timeout(120)

@@ -30,12 +30,12 @@ def test_each_row_uses_its_own_epsilon(kind):
 @pytest.mark.parametrize("epsilon", [0.0, 0.5])
 def test_extras_hold_q_of_the_action_and_the_maximum_q(epsilon):
     policy, obs = learner().policy, sample_obs()
-    acted = policy.act(obs, None, torch.full((64,), epsilon))
+    output = policy.act(obs, None, torch.full((64,), epsilon))
     q = policy(obs["obs"])
     for row in range(64):
-        assert acted.extras["q"][row].item() == pytest.approx(q[row, acted.action[row]].item(), abs=1e-6)
-        assert acted.extras["value"][row].item() == pytest.approx(max(q[row].tolist()), abs=1e-6)
-    assert bool((acted.extras["q"] < acted.extras["value"]).any()) == (epsilon > 0)
+        assert output.extras["q"][row].item() == pytest.approx(q[row, output.action[row]].item(), abs=1e-6)
+        assert output.extras["value"][row].item() == pytest.approx(max(q[row].tolist()), abs=1e-6)
+    assert bool((output.extras["q"] < output.extras["value"]).any()) == (epsilon > 0)
 
 
 def test_c51_returns_no_values_because_its_priorities_are_divergences():

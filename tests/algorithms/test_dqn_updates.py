@@ -26,8 +26,8 @@ def test_targets_by_hand(double):
     found = targets(agent, sample)
     for row in range(16):
         after = sample.next_obs["obs"][row : row + 1]
-        judged, online = agent.target_q(after)[0], agent.q(after)[0]
-        value = judged[best(online if double else judged)]
+        target_output, online = agent.target_q(after)[0], agent.q(after)[0]
+        value = target_output[best(online if double else target_output)]
         by_hand = sample.reward[row] + sample.discount[row] * value
         assert found[row].item() == pytest.approx(by_hand.item(), abs=1e-5)
 
@@ -50,10 +50,10 @@ def test_c51_targets_by_hand(kind, double):
     assert torch.allclose(found.sum(-1), torch.ones(16), atol=1e-6)
     for row in range(16):
         after = sample.next_obs["obs"][row : row + 1]
-        judged, online = agent.target_q(after)[0], agent.q(after)[0]
-        means = torch.tensor([mean_of(x, agent) for x in (online if double else judged)])
+        target_output, online = agent.target_q(after)[0], agent.q(after)[0]
+        means = torch.tensor([mean_of(x, agent) for x in (online if double else target_output)])
         projected = [0.0] * 11
-        for mass, atom in zip(judged[best(means)].softmax(-1).tolist(), range(-5, 6), strict=True):
+        for mass, atom in zip(target_output[best(means)].softmax(-1).tolist(), range(-5, 6), strict=True):
             place = min(max(float(sample.reward[row] + sample.discount[row] * atom), -5.0), 5.0) + 5
             below = min(math.floor(place), 9)
             projected[below] += mass * (below + 1 - place)
@@ -65,10 +65,10 @@ def test_c51_targets_by_hand(kind, double):
 def test_loss_priorities_and_weights_by_hand(loss):
     weight = torch.rand(16, generator=torch.Generator().manual_seed(3))
     agent, sample = learner(loss=loss, double=True), batch(index=True, weight=weight)
-    target, said = targets(agent, sample), agent.q(sample.obs["obs"])
+    target, predicted = targets(agent, sample), agent.q(sample.obs["obs"])
     total, priorities = 0.0, []
     for row in range(16):
-        error = abs(float(said[row, sample.action[row]] - target[row]))
+        error = abs(float(predicted[row, sample.action[row]] - target[row]))
         priorities.append(error)
         squared = loss == "squared" or error <= 1
         total += float(weight[row]) * (error**2 / 2 if squared else error - 0.5) / 16
@@ -83,8 +83,8 @@ def test_loss_priorities_and_weights_by_hand(loss):
 def test_c51_loss_is_the_cross_entropy_and_priority_the_kl_divergence():
     weight = torch.rand(16, generator=torch.Generator().manual_seed(3))
     agent, sample = learner(**C51_SMALL), batch(index=True, weight=weight)
-    target, said = targets(agent, sample), agent.q(sample.obs["obs"]).log_softmax(-1)
-    by_hand = [-sum(target[r] * said[r, sample.action[r]]).item() for r in range(16)]
+    target, predicted = targets(agent, sample), agent.q(sample.obs["obs"]).log_softmax(-1)
+    by_hand = [-sum(target[r] * predicted[r, sample.action[r]]).item() for r in range(16)]
     own = [-sum(p * math.log(p) for p in target[r].tolist() if p > 0) for r in range(16)]
     outcome = agent.update(sample)
     divergence = [x - entropy for x, entropy in zip(by_hand, own, strict=True)]

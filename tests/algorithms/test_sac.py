@@ -51,10 +51,12 @@ def test_the_entropy_bonus_is_added_to_the_reward_before_the_projection():
     moved = categorical.bellman_shift(
         sample.reward - sample.discount * 0.5 * log_prob, sample.discount, atoms
     )
-    judged = agent.target_critic(after, action).softmax(-1)
+    target_output = agent.target_critic(after, action).softmax(-1)
     assert found.shape == (2, 16, 11)  # no clipped double Q: each critic has its own
     for critic in range(2):
-        assert torch.allclose(found[critic], categorical.project(judged[critic], moved, atoms), atol=1e-5)
+        assert torch.allclose(
+            found[critic], categorical.project(target_output[critic], moved, atoms), atol=1e-5
+        )
     ended = sample.discount == 0
     assert ended.any() and torch.allclose(
         found[0, ended] @ atoms, sample.reward[ended].clamp(-10, 10), atol=1e-4
@@ -168,15 +170,15 @@ def test_extras_hold_the_soft_value_of_the_sampled_action():
     agent = config(actor_carries_critic=True, alpha_init=0.3).policy(spec(2))
     obs = batch(8, privileged=2).obs
     torch.manual_seed(4)
-    acted = agent.act(obs, None, torch.tensor([1.0, 0.0] * 4))
+    output = agent.act(obs, None, torch.tensor([1.0, 0.0] * 4))
     sample_obs = torch.cat((obs["obs"], obs["privileged"]), -1)
-    values = agent.critic(sample_obs, acted.action).squeeze(-1).amin(0)
-    assert torch.allclose(acted.extras["q"], values)
-    assert torch.equal(acted.extras["value"][1::2], values[1::2])
+    values = agent.critic(sample_obs, output.action).squeeze(-1).amin(0)
+    assert torch.allclose(output.extras["q"], values)
+    assert torch.equal(output.extras["value"][1::2], values[1::2])
     mean, log_std = agent.actor(obs["obs"])
     torch.manual_seed(4)
     _, log_prob = tanh_normal.sample(mean, log_std)
-    assert torch.allclose(acted.extras["value"][::2], (values - 0.3 * log_prob)[::2], atol=1e-5)
+    assert torch.allclose(output.extras["value"][::2], (values - 0.3 * log_prob)[::2], atol=1e-5)
 
 
 @pytest.mark.parametrize("changes", [{}, FAST, {"actor_carries_critic": True}], ids=["plain", "fast", "told"])

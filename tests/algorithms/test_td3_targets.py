@@ -122,8 +122,8 @@ def test_privileged_observations_reach_the_critics_only():
     other.obs["privileged"].add_(1)
     other.next_obs["privileged"].add_(1)
     still = torch.zeros(16)
-    acted = [agent.policy.act(b.obs, None, still).action for b in (one, other)]
-    assert torch.equal(*acted)
+    output = [agent.policy.act(b.obs, None, still).action for b in (one, other)]
+    assert torch.equal(*output)
     sample_obs = [torch.cat((b.next_obs["obs"], b.next_obs["privileged"]), -1) for b in (one, other)]
     found = [agent.critic_learner.target(b, x) for b, x in zip((one, other), sample_obs, strict=True)]
     assert not torch.allclose(*found, atol=1e-4)
@@ -139,8 +139,8 @@ def test_elementwise_min_is_the_minimum_of_both_projections():
     found = target(agent, sample)
     assert found.shape == (1, 64, 11)
     for row in range(64):
-        least = [min(a, b) for a, b in zip(both[0, row].tolist(), both[1, row].tolist(), strict=True)]
-        assert found[0, row].tolist() == pytest.approx(least, abs=1e-6)
+        minimum = [min(a, b) for a, b in zip(both[0, row].tolist(), both[1, row].tolist(), strict=True)]
+        assert found[0, row].tolist() == pytest.approx(minimum, abs=1e-6)
     mass = found.sum(-1)
     assert (mass <= 1 + 1e-5).all() and mass.min() < 0.9  # mass on which the critics disagree is lost
     whole = learner(clipped_double_q=False, categorical_min="elementwise_min", **PLAIN)
@@ -150,7 +150,9 @@ def test_elementwise_min_is_the_minimum_of_both_projections():
 def test_elementwise_min_uses_binary_cross_entropy():
     agent, sample = learner(categorical_min="elementwise_min", **PLAIN), batch()
     wanted = target(agent, sample)
-    said = agent.critic(sample.obs["obs"], sample.action).softmax(-1)
-    by_hand = torch.nn.functional.binary_cross_entropy(said, wanted.expand_as(said), reduction="none")
+    predicted = agent.critic(sample.obs["obs"], sample.action).softmax(-1)
+    by_hand = torch.nn.functional.binary_cross_entropy(
+        predicted, wanted.expand_as(predicted), reduction="none"
+    )
     found = agent.critic_learner.update_critic(sample).metrics["loss/critic"]
     assert found.item() == pytest.approx(by_hand.mean((1, 2)).sum().item(), rel=1e-5)

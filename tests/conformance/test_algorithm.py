@@ -205,8 +205,10 @@ def test_experience_and_unsupported_reason(case):
 
 
 def test_importing_algorithms_imports_no_env_or_engine():
-    others = [f"troop.{room}" for room in ("envs", "replay", "roles", "systems", "engines", "logs", "runs")]
+    others = [
+        f"troop.{package}" for package in ("envs", "replay", "roles", "systems", "engines", "logs", "runs")
+    ]
     heavy = ["gymnasium", "envpool", "ray", *others]
     code = f"import sys, troop.algorithms; print([name for name in {heavy} if name in sys.modules])"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == "[]"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "[]"

@@ -7,8 +7,8 @@ from troop.nets import cnn
 def test_nature_torso_has_the_papers_three_layers():
     net, features = cnn.build_torso("nature", (4, 84, 84))
     convs = [m for m in net if isinstance(m, torch.nn.Conv2d)]
-    said = [(c.out_channels, c.kernel_size[0], c.stride[0]) for c in convs]
-    assert said == [(32, 8, 4), (64, 4, 2), (64, 3, 1)] and features == 3136
+    output = [(c.out_channels, c.kernel_size[0], c.stride[0]) for c in convs]
+    assert output == [(32, 8, 4), (64, 4, 2), (64, 3, 1)] and features == 3136
     for conv in convs:  # PyTorch's default initialisation of weights and biases
         bound = 1 / (conv.in_channels * conv.kernel_size[0] ** 2) ** 0.5
         assert conv.weight.abs().max() <= bound and conv.bias.abs().max() <= bound
@@ -39,10 +39,12 @@ def test_default_torso_follows_from_the_image_size(image, kind):
 
 @pytest.mark.parametrize("kind", cnn.TORSOS)
 def test_smallest_image_fits_and_a_smaller_one_is_rejected(kind):
-    least = cnn.TORSOS[kind][1]
-    assert cnn.build_torso(kind, (2, least, least))[1] > 0
-    with pytest.raises(ValueError, match=f"{least - 1}x{least} with 2 channels.*{least}x{least} or more"):
-        cnn.build_torso(kind, (2, least - 1, least))
+    minimum = cnn.TORSOS[kind][1]
+    assert cnn.build_torso(kind, (2, minimum, minimum))[1] > 0
+    with pytest.raises(
+        ValueError, match=f"{minimum - 1}x{minimum} with 2 channels.*{minimum}x{minimum} or more"
+    ):
+        cnn.build_torso(kind, (2, minimum - 1, minimum))
 
 
 def test_uint8_and_float_pixels_are_equal():

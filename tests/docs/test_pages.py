@@ -10,6 +10,7 @@ REASONS = (  # why a block may be marked with no-run
     "needs a Slurm cluster",
     "needs root",
     "starts a server",
+    "changes the checkout",
     "takes minutes",
     "an excerpt",
 )

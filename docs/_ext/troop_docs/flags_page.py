@@ -6,7 +6,7 @@ import dataclasses
 
 from troop import algorithms, engines, envs, systems
 from troop_docs.config_fields import ConfigField, config_fields
-from troop_docs.markdown import code, table
+from troop_docs.markdown import code, table, value
 from troop_docs.recipe_builds import short_flags
 
 SECTIONS: dict[str, tuple[str, tuple[type, ...]]] = {
@@ -34,7 +34,7 @@ def page() -> str:
         lines.append(f"## {title}\n")
         for kind in kinds:
             lines.append(f"### {kind.__name__}\n\n{_summary(kind)}\n")
-            lines.append(table(["flag", "type", "default", "range", "meaning"], _rows(kind, f"{part}.")))
+            lines.append(table(["flag", "type", "default", "range", "meaning"], rows(kind, f"{part}.")))
     return "\n".join(lines)
 
 
@@ -42,38 +42,30 @@ def _summary(kind: type) -> str:
     return (kind.__doc__ or "").strip().split("\n\n")[0]
 
 
-def _rows(kind: type, path: str) -> list[list[str]]:
-    rows = []
+def rows(kind: type, path: str) -> list[list[str]]:
+    """Return one row per flag of a config class; nested configs have the defaults of the outer class."""
+    found = []
     for field in config_fields(kind):
         flag = f"{path}{field.name}".replace("_", "-")
-        if field.nested is not None and dataclasses.is_dataclass(field.nested):
-            rows += _nested_rows(kind, field, f"{flag}.")
+        if field.nested is None:
+            found.append(_row(flag, field))
         else:
-            rows.append(_row(flag, field))
-    return rows
+            found += _nested_rows(field, _nested_default(kind, field.name), f"{flag}.")
+    return found
 
 
-def _nested_rows(kind: type, field: ConfigField, path: str) -> list[list[str]]:
-    """Rows of a nested config, with the defaults that the outer class gives it."""
+def _nested_rows(field: ConfigField, default: object, path: str) -> list[list[str]]:
     assert field.nested is not None
-    given = _nested_default(kind, field.name)
-    rows = []
-    for inner in config_fields(field.nested):
-        if given is not None:
-            from troop_docs.markdown import value
-
-            inner = dataclasses.replace(inner, default=value(getattr(given, inner.name)))
-        rows.append(_row(f"{path}{inner.name}".replace("_", "-"), inner))
-    return rows
+    inner = [
+        dataclasses.replace(each, default=value(getattr(default, each.name)))
+        for each in config_fields(field.nested)
+    ]
+    return [_row(f"{path}{each.name}".replace("_", "-"), each) for each in inner]
 
 
-def _nested_default(kind: type, name: str) -> object | None:
-    for field in dataclasses.fields(kind):
-        if field.name == name and field.default_factory is not dataclasses.MISSING:
-            return field.default_factory()
-        if field.name == name and field.default is not dataclasses.MISSING:
-            return field.default
-    return None
+def _nested_default(kind: type, name: str) -> object:
+    (field,) = [field for field in dataclasses.fields(kind) if field.name == name]
+    return field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
 
 
 def _row(flag: str, field: ConfigField) -> list[str]:

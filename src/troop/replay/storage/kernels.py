@@ -1,7 +1,8 @@
 """Loops over rows, compiled by numba, for replays in host memory: each reads every row it needs once.
 
 As a sequence of tensor operations the same work takes three times as long as one gather of the batch
-(docs/results/bench.md). `kernels_torch.py` has the same functions as tensor operations, for replays on a GPU.
+(docs/explanation/results/benchmarks.md). `kernels_torch.py` has the same functions as tensor operations, for
+replays on a GPU.
 A slot is the index of a row in the storage: stream * length + position in the ring of the stream.
 """
 

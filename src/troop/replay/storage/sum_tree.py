@@ -1,7 +1,7 @@
 """SumTree over priorities: sets, reads and finds batches of leaves in O(batch log n).
 
 The compiled loops process the whole batch level by level, so that the cache misses of different rows overlap;
-row by row the same tree is three times slower (docs/results/bench.md).
+row by row the same tree is three times slower (docs/explanation/results/benchmarks.md).
 """
 
 from __future__ import annotations

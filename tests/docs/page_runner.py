@@ -26,6 +26,7 @@ from troop.experiment import Experiment
 
 ENV_STEPS = 64  # of each run
 ENVS = 4  # at most
+ONE_THREAD = ["--engine", "inline", "--engine.threads", "1"]
 EPISODES, EPISODE_STEPS = 2, 200  # of each evaluation
 SKIPPED_FLAGS = ("--run", "--minutes", "--env-steps", "--seed", "--seeds", "--target", "--video", "--figure")
 _done: set[tuple[str, ...]] = set()
@@ -224,7 +225,7 @@ def in_one_thread(argv: list[str]) -> list[str]:
     if recipe not in _run_in_processes:
         _run_in_processes.add(recipe)
         return argv
-    return [*argv, "--engine", "inline"]
+    return [*argv, *ONE_THREAD]
 
 
 def short_comparison(argv: list[str]) -> list[str]:
@@ -240,7 +241,7 @@ def short_comparison(argv: list[str]) -> list[str]:
     elif budget:
         short += ["--seeds", "1"]
     if budget:
-        short += ["--env-steps", str(ENV_STEPS), "--engine", "inline"]
+        short += ["--env-steps", str(ENV_STEPS), *ONE_THREAD]
         short += ["--envs", str(ENVS)] if "--envs" not in short else []
         short += [
             "--evaluation.episodes",

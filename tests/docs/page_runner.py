@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from page_blocks import ROOT, SHELL, Block, blocks
 
+from troop import experiment as experiment_module
 from troop.cli.main import run as troop
 from troop.cli.train import MANY_HOSTS
 from troop.compare import child, session
@@ -76,6 +77,8 @@ def shortened() -> Iterator[None]:
         patch.setattr(Experiment, "run", short_run)
         patch.setattr(Experiment, "resume", short_resume)
         patch.setattr(session.Session, "_run_child", in_process)
+        for table in ("CONFIG_CLASSES", "FIELD_TYPES"):  # pages may register classes of their own
+            patch.setattr(experiment_module, table, dict(getattr(experiment_module, table)))
         yield
 
 

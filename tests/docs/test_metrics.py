@@ -30,7 +30,7 @@ def emitted(tmp_path_factory):
             short,
             until=Until(env_steps=steps),
             evaluation=dataclasses.replace(short.evaluation, episodes=2, max_episode_steps=50),
-            engine=dataclasses.replace(short.engine, log_s=0.05),
+            engine=dataclasses.replace(short.engine, log_s=0.05, threads=1),
         )
         if "actors" in {field.name for field in dataclasses.fields(short.system)}:
             short = dataclasses.replace(short, system=dataclasses.replace(short.system, actors=2))

@@ -14,7 +14,7 @@ from torch.nn import functional
 Activation = Literal["relu", "elu", "silu"]
 
 # Elements of a layer's output up to which one batched product beats one product per network on a CPU
-# (docs/explanation/results/bench.md).
+# (docs/explanation/results/benchmarks.md).
 BATCHED_PRODUCT_LIMIT = 512 * 256
 
 

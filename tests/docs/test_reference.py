@@ -96,6 +96,13 @@ def test_files_named_in_the_documentation_exist():
             assert name in known or any((root / name).exists() for root in roots), f"{page} names {name}"
 
 
+def test_pages_named_in_the_code_exist():
+    names = re.compile(r"docs/[\w/-]+\.(?:md|png)")
+    for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        for name in names.findall(path.read_text()):
+            assert (ROOT / name).exists(), f"{path.relative_to(ROOT)} names {name}"
+
+
 def _pages():
     from page_blocks import pages
 

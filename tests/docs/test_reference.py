@@ -6,7 +6,9 @@ import re
 import pytest
 from page_blocks import ROOT, blocks
 from troop_docs import exit_codes_page, extension, files_page, flags_page, paper_values, recipe_builds
+from troop_docs.commands_page import parser_of
 
+from troop.cli.flags import TOP_LEVEL
 from troop.cli.main import VERBS
 from troop.cli.main import run as troop
 from troop.core.errors import TroopError
@@ -94,6 +96,25 @@ def test_files_named_in_the_documentation_exist():
         for name in names.findall((ROOT / page).read_text()):
             roots = (ROOT, ROOT / "src/troop", ROOT / "tests")
             assert name in known or any((root / name).exists() for root in roots), f"{page} names {name}"
+
+
+def test_flags_named_in_the_documentation_exist():
+    known = {"--help", "--flag", *(f"--{name}" for name in TOP_LEVEL)}
+    known |= {flag for verb in VERBS if verb != "train" for flag in _flags_of(verb)}
+    for path in recipe_builds.short_flags():
+        words = path.split(".")
+        for start in range(len(words)):
+            head, last = words[start:-1], words[-1]
+            known |= {f"--{'.'.join([*head, last])}", f"--{'.'.join([*head, f'no-{last}'])}"}
+    for page in _pages():
+        prose = re.sub(r"^ *```.*?^ *```", "", (ROOT / page).read_text(), flags=re.M | re.S)
+        for code in re.findall(r"`([^`\n]+)`", prose):
+            for flag in re.findall(r"(?:^|\s)(--[a-z][\w.-]*)", code):
+                assert flag.replace("_", "-") in known, f"{page} names {flag}"
+
+
+def _flags_of(verb):
+    return [flag for action in parser_of(verb)._actions for flag in action.option_strings]
 
 
 def test_pages_named_in_the_code_exist():

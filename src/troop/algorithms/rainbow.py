@@ -220,8 +220,8 @@ class Rainbow:
 
     def update(self, batch: Transition) -> UpdateResult:
         """Perform one gradient step, then the target update if it is due."""
-        if self.policy.normalizer is not None and Normalizer.due(self.updates):
-            self.policy.normalizer.update(batch.obs[OBS])
+        if self.policy.normalizer is not None and (weight := Normalizer.merge_weight(self.updates)):
+            self.policy.normalizer.update(batch.obs[OBS], weight)
         grads, loss, (divergence, value) = self.value_and_grad(batch)
         skipped = self.optimizer.step(grads, loss)
         self.updates += 1

@@ -66,7 +66,7 @@ class Algorithm(Protocol[B]):
 
     @property
     def consecutive_skips(self) -> Tensor:
-        """Number of consecutive updates skipped for a non-finite loss or gradient; reading it may synchronise."""
+        """Number of consecutive updates skipped for a non-finite loss or gradient; may synchronise."""
         ...
 
     def update(self, batch: B) -> UpdateResult:
@@ -111,8 +111,8 @@ class AlgorithmConfig(Protocol[B]):
 class PartialLearner(Algorithm[Transition], Protocol):
     """One half of an actor-critic whose critics and actor learn on different hosts (PQL).
 
-    The critic learner trains and publishes the critics and holds a lagged copy of the policy; the actor learner
-    trains and publishes the policy with its normalizer, holds lagged critics, and reads only `obs` of a batch.
+    The critic learner trains and publishes the critics and holds a lagged copy of the policy; the actor
+    learner trains and publishes the policy with its normalizer, holds lagged critics and reads only `obs`.
     """
 
     @property

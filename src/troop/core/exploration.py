@@ -129,3 +129,31 @@ class PerEnv(Exploration):
     def per_env(self, rows: int, ladder: EpsilonLadder = PAPER_LADDER) -> tuple[float, ...]:
         """Return the constants, whatever `rows` is."""
         return self.values
+
+
+@dataclass(frozen=True)
+class RandomStart(Exploration):
+    """Infinity, for uniformly random actions, in the first `env_steps` env steps; then `schedule`."""
+
+    schedule: Exploration
+    env_steps: int
+
+    def initial(self, rows: int, device: torch.device) -> Tensor:
+        """Return infinity for every env; the schedule draws its values when the random steps are over."""
+        return torch.full((rows,), math.inf, device=device)
+
+    def update(self, values: Tensor, started: Tensor | None, env_steps: int) -> Tensor:
+        """Return infinity until `env_steps`, then the values of the schedule, counted from there."""
+        if env_steps < self.env_steps:
+            return values
+        if bool(values.isinf().all()):
+            return self.schedule.initial(len(values), values.device)
+        return self.schedule.update(values, started, env_steps - self.env_steps)
+
+    def per_env(self, rows: int, ladder: EpsilonLadder = PAPER_LADDER) -> tuple[float, ...]:
+        """Return the constants of the schedule: a system with constants has no random start."""
+        return self.schedule.per_env(rows, ladder)
+
+    def share(self, workers: int) -> Exploration:
+        """Divide the random steps among the workers."""
+        return RandomStart(self.schedule.share(workers), self.env_steps // workers)

@@ -1,4 +1,4 @@
-"""What a hostile reader once found: each would come back unnoticed without its test."""
+"""Regression tests of defects found in reviews, which other tests would not notice."""
 
 import copy
 import dataclasses
@@ -21,54 +21,54 @@ from troop.roles.evaluator import first_episodes
 SPEC = EnvSpec("test", {"obs": Field((2,))}, Continuous(1), 2)
 
 
-def replay(n, rows=60, full=40):
-    made = UniformReplay(SPEC, NStep(n, 0.9), ReplaySize(full, 2), seed=0)
-    for time in range(rows):
-        ended = torch.full((1, 2), time % 5 == 4)
-        made.add(
+def filled_replay(n, steps=60, length=40):
+    """Return a replay of two streams with a termination every five steps."""
+    replay = UniformReplay(SPEC, NStep(n, 0.9), ReplaySize(length, 2), seed=0)
+    for step in range(steps):
+        terminated = torch.full((1, 2), step % 5 == 4)
+        replay.add(
             Rollout(
                 torch.arange(2),
-                {"obs": torch.full((1, 2, 2), float(time))},
+                {"obs": torch.full((1, 2, 2), float(step))},
                 torch.zeros(1, 2, 1),
                 torch.ones(1, 2),
-                ended,
+                terminated,
                 torch.zeros(1, 2, dtype=torch.bool),
                 torch.zeros(1, 2, dtype=torch.bool),
             )
         )
-    return made
+    return replay
 
 
-def test_windows_of_a_loaded_replay_stop_at_ends_whoever_saved_it():
-    state = copy.deepcopy(replay(1).state_dict())
-    made = replay(3)
-    made.load_state_dict(state)
-    batch = made.sample(40_000)
+def test_windows_of_a_loaded_replay_stop_at_terminations_if_it_was_saved_with_another_n():
+    state = copy.deepcopy(filled_replay(1).state_dict())
+    replay = filled_replay(3)
+    replay.load_state_dict(state)
+    batch = replay.sample(40_000)
     assert sorted(batch.discount.unique().tolist()) == [0.0, pytest.approx(0.9**3)]
-    share = (batch.discount == 0).float().mean().item()
-    assert share == pytest.approx(21 / 37, abs=0.02)  # three of five starts reach the end, of rows 20 to 56
+    terminal = (batch.discount == 0).float().mean().item()
+    assert terminal == pytest.approx(21 / 37, abs=0.02)  # three of five windows in rows 20 to 56
 
 
-def test_a_policy_acts_on_what_it_is_trained_on_when_nothing_is_normalized():
-    made = api.experiment("td3", "Pendulum-v1").algorithm.algorithm(
-        api.experiment("td3", "Pendulum-v1").env.spec
-    )
+def test_unnormalized_policy_acts_with_the_network_that_is_trained():
+    experiment = api.experiment("td3", "Pendulum-v1")
+    learner = experiment.algorithm.algorithm(experiment.env.spec)
     obs = torch.randn(4, 3)
-    acted = made.policy.act({"obs": obs}, None, torch.zeros(4)).action
-    assert torch.equal(acted, made.policy(obs))
+    action = learner.policy.act({"obs": obs}, None, torch.zeros(4)).action
+    assert torch.equal(action, learner.policy(obs))
 
 
-def test_a_last_checkpoint_that_cannot_be_written_is_no_success(tmp_path, monkeypatch, capsys):
+def test_run_fails_if_the_last_checkpoint_cannot_be_written(tmp_path, monkeypatch, capsys):
     from troop.core.errors import SetupProblem
     from troop.runs import checkpoint
 
-    real, calls = checkpoint.save, []
+    original, calls = checkpoint.save, []
 
     def save(*args, **kwargs):
         calls.append(1)
         if len(calls) > 1:
             raise SetupProblem("The disk is full.")
-        return real(*args, **kwargs)
+        return original(*args, **kwargs)
 
     monkeypatch.setattr(checkpoint, "save", save)
     argv = ["train", "fasttd3", "--env", "toy:PointMass", "--env-steps", "200", "--run", str(tmp_path / "r")]
@@ -77,7 +77,7 @@ def test_a_last_checkpoint_that_cannot_be_written_is_no_success(tmp_path, monkey
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["status"] == "failed"
 
 
-def test_an_env_that_raises_is_one_sentence_naming_its_line_and_can_be_resumed(tmp_path, monkeypatch, capsys):
+def test_env_that_raises_ends_the_run_with_one_sentence_and_a_checkpoint(tmp_path, monkeypatch, capsys):
     (tmp_path / "raising.py").write_text(
         textwrap.dedent("""
             import gymnasium as gym
@@ -98,26 +98,27 @@ def test_an_env_that_raises_is_one_sentence_naming_its_line_and_can_be_resumed(t
     )
     monkeypatch.chdir(tmp_path)
     assert run(["train", "fasttd3", "--env", "raising:Raising", "--env-steps", "9999", "--run", "r"]) == 4
-    said = capsys.readouterr().err
-    assert "the gripper is gone" in said and "raising.py" in said and "Traceback" not in said
+    message = capsys.readouterr().err
+    assert "the gripper is gone" in message and "raising.py" in message and "Traceback" not in message
     assert "the gripper is gone" in (tmp_path / "r" / "error.txt").read_text()
-    assert list((tmp_path / "r" / "checkpoints").glob("ckpt-*")), "there is something to resume"
+    assert list((tmp_path / "r" / "checkpoints").glob("ckpt-*")), "the run can be resumed"
 
 
-def test_reward_scaling_with_a_range_on_one_side_is_refused():
-    made = api.experiment("fasttd3-cpu", "Pendulum-v1")
+def test_reward_scaling_with_an_asymmetric_value_range_is_rejected():
+    experiment = api.experiment("fasttd3-cpu", "Pendulum-v1")
+    algorithm = dataclasses.replace(experiment.algorithm, v_min=0.0)
     with pytest.raises(BadInput, match="normalize_rewards"):
-        dataclasses.replace(made, algorithm=dataclasses.replace(made.algorithm, v_min=0.0)).check()
+        dataclasses.replace(experiment, algorithm=algorithm).check()
 
 
-def test_resuming_keeps_the_target_unless_another_is_given():
+def test_resumed_run_keeps_its_target_unless_another_is_given():
     old = Until(minutes=10, target=900)
     assert api.extend_until(old, 15, None, None) == Until(minutes=15, target=900)
     assert api.extend_until(old, None, None, 950) == Until(minutes=10, target=950)
     assert api.extend_until(old, None, 1000, None) == Until(env_steps=1000, target=900)
 
 
-def test_a_fault_ends_the_evaluated_episode():
+def test_env_fault_ends_the_evaluated_episode():
     config = Toy("Faulty", 2, limit=10, faults=((4, 0, "nan_obs"),))
     policy = api.experiment("fasttd3-cpu", "toy:Clock").algorithm.policy(config.spec)
     env = config.make(0)
@@ -126,11 +127,17 @@ def test_a_fault_ends_the_evaluated_episode():
     assert finished.tolist() == [False, True]
 
 
-def test_whole_gammas_and_empty_names_and_cpu_zero_do_not_surprise(capsys):
-    made = UniformReplay(SPEC, NStep(2, 1), ReplaySize(40, 2), seed=0)
-    made.load_state_dict(replay(2).state_dict())
-    assert made.sample(8).discount.dtype == torch.float32
+def test_integer_gamma_gives_float_discounts():
+    replay = UniformReplay(SPEC, NStep(2, 1), ReplaySize(40, 2), seed=0)
+    replay.load_state_dict(filled_replay(2).state_dict())
+    assert replay.sample(8).discount.dtype == torch.float32
+
+
+def test_empty_env_id_is_rejected(capsys):
     assert run(["train", "fasttd3", "--env", ""]) == 2
+
+
+def test_cpu_with_an_index_is_a_cpu():
     assert api.experiment("fasttd3", "Pendulum-v1", device="cpu:0").system.schedule.batch_size == 256
 
 
@@ -146,19 +153,21 @@ def test_whole_gammas_and_empty_names_and_cpu_zero_do_not_surprise(capsys):
         {"algorithm": {"kind": "os.system"}},
     ],
 )
-def test_a_config_file_that_is_not_one_is_told_in_a_sentence(tmp_path, change, capsys):
+def test_invalid_config_file_is_reported_in_one_sentence(tmp_path, change, capsys):
     config = api.experiment("fasttd3", "toy:Clock").to_dict() | change
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert run(["eval", str(tmp_path)]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
-def test_a_loaded_policy_is_judged_on_whole_games_and_in_percent_of_a_human(tmp_path, monkeypatch):
-    argv = ["--envs", "2", "--env-steps", "64", "--evaluation.longest", "20", "--system.learning-starts", "8"]
-    assert run(["train", "dqn-cpu", "--env", "Pong-v5", *argv, "--run", str(tmp_path / "run")]) == 0
-    clipped = api.experiment("dqn-cpu", "Pong-v5").env
-    judged = api.load_policy(tmp_path / "run").env
-    assert judged.settings != clipped.settings and judged == clipped.for_evaluation().with_envs(2)
-    played = torch.tensor([14.6]), torch.tensor([900.0]), torch.tensor([True])
-    monkeypatch.setattr(api, "first_episodes", lambda *_: played)
+def test_loaded_atari_policy_is_evaluated_on_full_games_with_a_human_normalized_score(tmp_path, monkeypatch):
+    flags = ["--envs", "2", "--env-steps", "64", "--evaluation.max-episode-steps", "20"]
+    flags += ["--system.learning-starts", "8", "--run", str(tmp_path / "run")]
+    assert run(["train", "dqn-cpu", "--env", "Pong-v5", *flags]) == 0
+    training_env = api.experiment("dqn-cpu", "Pong-v5").env
+    evaluation_env = api.load_policy(tmp_path / "run").env
+    assert evaluation_env.settings != training_env.settings
+    assert evaluation_env == training_env.for_evaluation().with_envs(2)
+    episode = torch.tensor([14.6]), torch.tensor([900.0]), torch.tensor([True])
+    monkeypatch.setattr(api, "first_episodes", lambda *_: episode)
     assert api.evaluate(tmp_path / "run", episodes=1)["human_normalized"] == pytest.approx(100, abs=0.1)

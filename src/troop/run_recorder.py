@@ -73,7 +73,7 @@ class RunRecorder:
         resume = (self.start.env_steps, self.start.updates) if self.start else None
         self.metrics = MetricsWriter(self.directory.metrics, resume=resume, warn=self.note)
         self.tensorboard = TensorBoard(self.directory.path, self.start.env_steps if self.start else None)
-        for row in curve.rows(self.directory.path) if self.start else []:
+        for row in curve.read_rows(self.directory.path) if self.start else []:
             if isinstance(value := row.get("eval/return_mean"), int | float):
                 self.return_history.append(value)
                 self.evaluation = {name: x for name, x in row.items() if name.startswith("eval/")}

@@ -57,3 +57,8 @@ def test_json_lines_are_the_machine_and_one_object_per_result(fixed_results, cap
         "target": ">= 0.4",
     }
     assert len(results) == 2
+
+
+def test_actor_and_system_report_one_thread_per_process(fixed_results, capsys):
+    assert run(["bench", "actor"]) == 0
+    assert "1 torch thread per process" in capsys.readouterr().out

@@ -39,6 +39,10 @@ INVALID = [
     (["dqn", "--env", "CartPole-v1", "--minutes", "1", "--envs", "0"], "--envs is 0"),
     (["dqn", "--env", "CartPole-v1", "--minutes", "1", "--gama", "0.9"], "--gamma"),
     (
+        ["dqn", "--env", "CartPole-v1", "--minutes", "1", "--threads", "2"],
+        "--env.threads or --engine.threads",
+    ),
+    (
         ["dqn", "apex-dqn", "--env", "CartPole-v1", "--minutes", "1", "--system.schedule.batch-size", "9"],
         "apex-dqn: ",
     ),
@@ -123,14 +127,14 @@ def test_recipes_seeds_and_thresholds_can_be_added(compare):
 
 
 def test_variant_of_a_recipe_has_its_own_settings(compare, capsys):
-    low = "low=dqn --algorithm.gamma 0.9 --algorithm.n-step=2"
+    low = "low=dqn --gamma 0.9 --algorithm.n-step=2"
     plan = compare(low)
     assert list(plan.recipes) == ["dqn", "c51", "low"]
     variant, base = plan.recipes["low"]["algorithm"], plan.recipes["dqn"]["algorithm"]
     assert (variant["gamma"], variant["n_step"]) == (0.9, 2) and base["gamma"] != 0.9
     assert variant | {"gamma": base["gamma"], "n_step": base["n_step"]} == base
     assert compare("--seeds", 2) == plan == compare(low), "the variant is stored, and may be repeated"
-    assert "low is `dqn --algorithm.gamma 0.9 --algorithm.n-step=2`." in notes(plan, [])
+    assert "low is `dqn --gamma 0.9 --algorithm.n-step=2`." in notes(plan, [])
     compare(low.replace("0.9", "0.8"), code=2)
     assert "--algorithm.gamma is 0.8 for low" in capsys.readouterr().err
     compare("--envs", 8, low, code=2)  # named after a flag

@@ -10,6 +10,7 @@ from troop.cli.main import run
 from troop.cli.train import CONFIGS, parse_command
 from troop.core.config import flags
 from troop.core.errors import BadInput
+from troop.envs import Gymnasium, Toy
 from troop.recipes import RECIPES
 
 
@@ -137,6 +138,27 @@ def test_help_lists_every_setting_by_its_shortest_flag(recipe, capsys, monkeypat
     for config in configs.values():
         for field, doc in field_docs(type(config)).items():
             assert doc in one_line, field
+
+
+def undocumented(config):
+    docs = field_docs(type(config))
+    nested = [getattr(config, field.name) for field in dataclasses.fields(config)]
+    missing = [
+        f"{type(config).__name__}.{field.name}"
+        for field, value in zip(dataclasses.fields(config), nested, strict=True)
+        if field.name not in docs and not dataclasses.is_dataclass(value)
+    ]
+    return missing + [
+        name for value in nested if dataclasses.is_dataclass(value) for name in undocumented(value)
+    ]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_setting_has_a_help_text(recipe):
+    for engine in ("inline", "processes", "ray"):
+        made = experiment(recipe, engine=engine)
+        assert [name for config in CONFIGS for name in undocumented(getattr(made, config))] == []
+    assert undocumented(Gymnasium("CartPole-v1")) == undocumented(Toy()) == []
 
 
 def test_field_docs_include_those_of_base_classes():

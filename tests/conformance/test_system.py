@@ -1,20 +1,17 @@
-"""Every system with every algorithm it takes, on the inline host: updates as predicted, twice the same."""
+"""Every system with every algorithm it supports, in one process: number of updates, and reproducibility."""
 
 import copy
 
 import pytest
 import torch
 
-from troop.algorithms.dqn import DQNConfig
-from troop.algorithms.sac import SACConfig
-from troop.algorithms.td3 import TD3Config
+from troop.algorithms import DQNConfig, SACConfig, TD3Config
+from troop.core.system import Evaluation, RunSettings
 from troop.engines.host import Host
 from troop.envs import Toy
 from troop.roles.learner import LearnerConfig
 from troop.roles.trainer import UpdateSchedule
-from troop.systems import PQL, Apex, Gorila
-from troop.systems.settings import Evaluation, RunSettings
-from troop.systems.sync import Sync
+from troop.systems import PQL, Apex, Gorila, Sync
 
 SMALL = {"actor_hidden": (8,), "critic_hidden": (8,), "v_min": -10.0, "v_max": 10.0}
 ALGORITHMS = {
@@ -25,9 +22,10 @@ ALGORITHMS = {
     "fast_td3, simbav2": TD3Config(atoms=11, net="simbav2", **SMALL),
     "sac": SACConfig(actor_carries_critic=True, **SMALL),
 }
-SYSTEMS = {  # and how many updates fifty rounds make: two a round, the first when six rows an env are there
+SETTINGS = RunSettings(3, "cpu", Evaluation(episodes=2))
+SYSTEMS = {  # with the updates of fifty rounds: two per round, after six rows per env
     "sync": (Sync(UpdateSchedule(16, 2), replay_capacity=400, learning_starts=6, recreate_every=20), 2 * 45),
-    "sync, overlapping": (
+    "sync, overlap": (
         Sync(UpdateSchedule(16, 2, overlap=True), replay_capacity=400, learning_starts=6),
         2 * 44,
     ),
@@ -39,54 +37,63 @@ ENVS = {
 }
 
 
-def fifty_rounds(system, algorithm, env):
-    host = Host(system.program(algorithm, env, RunSettings(3, "cpu", Evaluation(episodes=2))), 3)
-    metrics = [moved for _ in range(50) for moved in host.round()]
+def run_fifty_rounds(system, algorithm, env):
+    """Return the metrics of all steps and the final state."""
+    host = Host(system.program(algorithm, env, SETTINGS), 3)
+    metrics = [step for _ in range(50) for step in host.step_all()]
     host.close()
     return metrics, copy.deepcopy(host.state_dict())
+
+
+def critic_losses(metrics):
+    return torch.tensor([float(m["loss/critic"]) for m in metrics if "loss/critic" in m])
+
+
+def check_equal_runs(runs):
+    """Check that two runs have equal losses, policies and states of the random generator."""
+    (losses, state), (other_losses, other_state) = runs
+    assert torch.equal(losses, other_losses)
+    assert torch.equal(state["rng"]["cpu"], other_state["rng"]["cpu"])
+    assert state["policy"].keys() == other_state["policy"].keys()
+    assert all(torch.equal(x, other_state["policy"][name]) for name, x in state["policy"].items())
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("env", ENVS)
-def test_fifty_rounds_make_the_updates_predicted_and_twice_the_same(system, algorithm, env):
+def test_sync_makes_the_expected_updates_and_is_reproducible(system, algorithm, env):
     (config, expected), runs = SYSTEMS[system], []
     for _ in range(2):
-        metrics, state = fifty_rounds(config, ALGORITHMS[algorithm], ENVS[env])
+        metrics, state = run_fifty_rounds(config, ALGORITHMS[algorithm], ENVS[env])
         assert sum(m.get("count/updates", 0) for m in metrics) == expected
         assert sum(float(m.get("count/skipped_updates", 0)) for m in metrics) == 0
-        losses = torch.tensor([float(m["loss/critic"]) for m in metrics if "loss/critic" in m])
+        losses = critic_losses(metrics)
         assert torch.isfinite(losses).all()
-        runs.append((losses, state["policy"], state["rng"]["cpu"]))
-    (one, weights, random), (two, others, other_random) = runs
-    assert torch.equal(one, two) and torch.equal(random, other_random)
-    assert all(torch.equal(x, others[name]) for name, x in weights.items())
+        runs.append((losses, state))
+    check_equal_runs(runs)
 
 
-CHOICES = {
+DISCRETE_ENVS = {
     "clock": Toy("Clock", 4, limit=9, discrete=True, autoreset="next_step"),
     "countdown": Toy("Countdown", 3, limit=12, discrete=True),
 }
-VALUES = {
+VALUE_ALGORITHMS = {
     "dqn": DQNConfig(hidden=(8,), target_period=7, optimizer="adam"),
     "double, three steps": DQNConfig(hidden=(8,), double=True, n_step=3, tau=0.1, optimizer="adam"),
 }
-PACE = LearnerConfig(batch_size=8, prefetch=2, publish_every=3)
 APEX = {
     "actors": 3,
     "chunk_length": 4,
     "weight_sync_steps": 10,
-    "learner": PACE,
+    "learner": LearnerConfig(batch_size=8, prefetch=2, publish_every=3),
     "replay_capacity": 900,
     "learning_starts": 40,
 }
 DISTRIBUTED = {
     "apex": Apex(samples_per_insert=2.0, **APEX),
-    "apex, free": Apex(samples_per_insert=0.0, **APEX),
+    "apex, free-running": Apex(samples_per_insert=0.0, **APEX),
     "apex, shards": Apex(samples_per_insert=2.0, replay_shards=2, **APEX),
-    "apex, largest priorities": Apex(
-        samples_per_insert=2.0, initial_priority="max", recreate_every=11, **APEX
-    ),
+    "apex, max priority": Apex(samples_per_insert=2.0, initial_priority="max", recreate_every=11, **APEX),
     "gorila": Gorila(
         UpdateSchedule(8, 2), replay_capacity=300, learning_starts=6, servers=2, recreate_every=15
     ),
@@ -96,63 +103,62 @@ DISTRIBUTED = {
 }
 
 
-def inserted(state):
-    """Rows and batches, as the stores counted them."""
-    counts = {k: v for k, v in state.items() if k.endswith((".inserted", ".sampled"))}
-    return sum(v for k, v in counts.items() if "ins" in k), sum(v for k, v in counts.items() if "sam" in k)
+def inserted_and_sampled(state):
+    """Return the rows inserted into and sampled from all replays."""
+    return tuple(
+        sum(v for k, v in state.items() if k.endswith(f".{name}")) for name in ("inserted", "sampled")
+    )
 
 
 @pytest.mark.parametrize("system", DISTRIBUTED)
-@pytest.mark.parametrize("algorithm", VALUES)
-@pytest.mark.parametrize("env", CHOICES)
-def test_many_roles_make_the_updates_predicted_and_twice_the_same(system, algorithm, env):
-    config, envs, runs = DISTRIBUTED[system], CHOICES[env].envs, []
+@pytest.mark.parametrize("algorithm", VALUE_ALGORITHMS)
+@pytest.mark.parametrize("env", DISCRETE_ENVS)
+def test_distributed_system_makes_the_expected_updates_and_is_reproducible(system, algorithm, env):
+    config, envs, runs = DISTRIBUTED[system], DISCRETE_ENVS[env].envs, []
     for _ in range(2):
-        metrics, state = fifty_rounds(config, VALUES[algorithm], CHOICES[env])
+        metrics, state = run_fifty_rounds(config, VALUE_ALGORITHMS[algorithm], DISCRETE_ENVS[env])
         steps, updates = (
-            sum(m.get(f"count/{what}", 0) for m in metrics) for what in ("env_steps", "updates")
+            sum(m.get(f"count/{name}", 0) for m in metrics) for name in ("env_steps", "updates")
         )
-        rows, drawn = inserted(state)
-        if system == "gorila":  # two updates a round and bundle, the first when six rows an env are there
+        inserted, sampled = inserted_and_sampled(state)
+        if system == "gorila":  # two updates per round and bundle, after six rows per env
             assert updates == 2 * 2 * 45
-        elif system == "apex, free":  # one a round from when the warm-up is over
-            assert rows <= steps and 20 < updates < 45
+        elif system == "apex, free-running":  # one update per round after the warm-up
+            assert inserted <= steps and 20 < updates < 45
         else:
-            assert updates == drawn // 8 or system == "apex, shards"
+            assert updates == sampled // 8 or system == "apex, shards"
             ratio = 2.0 if "apex" in system else 8 * 2 / envs
-            warmup = 40 if "apex" in system else 6 * 2 * envs
-            spare = 4 * 8 + ratio * (4 * envs * 3)  # tolerance, and a piece of each actor
-            assert abs(drawn - ratio * (rows - warmup)) <= spare
-            assert updates > 5 and rows <= steps
-        losses = torch.tensor([float(m["loss/critic"]) for m in metrics if "loss/critic" in m])
+            learning_starts = 40 if "apex" in system else 6 * 2 * envs
+            slack = 4 * 8 + ratio * (4 * envs * 3)  # the tolerance, and a chunk of each actor
+            assert abs(sampled - ratio * (inserted - learning_starts)) <= slack
+            assert updates > 5 and inserted <= steps
+        losses = critic_losses(metrics)
         assert torch.isfinite(losses).all() and len(losses) > 5
-        runs.append((losses, state["policy"], state["rng"]["cpu"]))
-    (one, weights, random), (two, others, other_random) = runs
-    assert torch.equal(one, two) and torch.equal(random, other_random)
-    assert all(torch.equal(x, others[name]) for name, x in weights.items())
+        runs.append((losses, state))
+    check_equal_runs(runs)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_noise_and_choices_take_the_same_roles(algorithm):
-    """Algorithms whose policies tell no values get the largest priority."""
-    metrics, _ = fifty_rounds(Apex(samples_per_insert=2.0, **APEX), ALGORITHMS[algorithm], ENVS["privileged"])
+def test_distributed_systems_run_algorithms_with_continuous_actions(algorithm):
+    """Rows of algorithms whose policies output no values start with the largest priority."""
+    env = ENVS["privileged"]
+    metrics, _ = run_fifty_rounds(Apex(samples_per_insert=2.0, **APEX), ALGORITHMS[algorithm], env)
     assert sum(m.get("count/updates", 0) for m in metrics) > 20
-    metrics, _ = fifty_rounds(DISTRIBUTED["gorila"], ALGORITHMS[algorithm], ENVS["privileged"])
+    metrics, _ = run_fifty_rounds(DISTRIBUTED["gorila"], ALGORITHMS[algorithm], env)
     assert sum(m.get("count/updates", 0) for m in metrics) == 180
 
 
-HALF = ("critic", "policy")
-HALVES = {
+SPLIT_ALGORITHMS = {
     "fast_td3": ALGORITHMS["fast_td3"],
     "three steps, scaled": TD3Config(atoms=11, n_step=3, normalize_rewards=True, **SMALL),
     "scalar": TD3Config(atoms=0, n_step=3, policy_noise=0.2, **SMALL),
     "element-wise": TD3Config(atoms=11, categorical_min="elementwise_min", **SMALL),
     "sac": SACConfig(actor_hidden=(8,), critic_hidden=(8,)),
 }
-SPLIT = {
+SPLIT_SYSTEMS = {
     "pql": PQL(4.0, 2.0, batch_size=16, replay_capacity=400, learning_starts=6, recreate_every=20),
-    "pql, free": PQL(batch_size=16, replay_capacity=400, learning_starts=6, free_running=True),
-    "pql, pieces": PQL(
+    "pql, free-running": PQL(batch_size=16, replay_capacity=400, learning_starts=6, free_running=True),
+    "pql, chunks": PQL(
         1.0,
         4.0,
         batch_size=16,
@@ -167,28 +173,29 @@ SPLIT = {
 
 @pytest.mark.parametrize(
     "system, algorithm, env",
-    [("pql", algorithm, env) for algorithm in HALVES for env in ("clock", "privileged")]
-    + [(system, "three steps, scaled", "countdown") for system in SPLIT],
+    [("pql", algorithm, env) for algorithm in SPLIT_ALGORITHMS for env in ("clock", "privileged")]
+    + [(system, "three steps, scaled", "countdown") for system in SPLIT_SYSTEMS],
 )
-def test_two_halves_make_the_updates_predicted_and_twice_the_same(system, algorithm, env):
-    config, runs = SPLIT[system], []
+def test_pql_makes_the_expected_updates_and_is_reproducible(system, algorithm, env):
+    config, runs = SPLIT_SYSTEMS[system], []
     for _ in range(2):
-        metrics, state = fifty_rounds(config, HALVES[algorithm], ENVS[env])
+        metrics, state = run_fifty_rounds(config, SPLIT_ALGORITHMS[algorithm], ENVS[env])
         assert sum(float(m.get("count/skipped_updates", 0)) for m in metrics) == 0
-        steps = state["transitions.inserted"] / 4 - 6  # vector steps since the warm-up
+        steps = state["transitions.inserted"] / 4 - 6  # vector steps after the warm-up
         assert state["observations.inserted"] == state["transitions.inserted"]
-        spare = max(config.tolerance, config.chunk_length) + config.chunk_length
-        for learner, updates, wanted in (
+        slack = max(config.tolerance, config.chunk_length) + config.chunk_length
+        for learner, count, critic_updates in (
             ("critic", "updates", 1),
             ("policy", "policy_updates", config.beta_pv),
         ):
-            made = sum(m.get(f"count/{updates}", 0) for m in metrics)
-            assert made == state[f"{learner}.counts"]["updates"] and made > 3
-            wanted = steps if config.free_running else steps * config.beta_av / wanted
-            assert abs(made - wanted) <= spare * max(1.0, config.beta_av)
-        losses = [[float(m[f"loss/{half}"]) for m in metrics if f"loss/{half}" in m] for half in HALF]
-        assert all(len(found) > 3 and torch.tensor(found).isfinite().all() for found in losses)
-        runs.append((losses, state["policy"], state["rng"]["cpu"]))
-    (one, weights, random), (two, others, other_random) = runs
-    assert one == two and torch.equal(random, other_random)
-    assert all(torch.equal(x, others[name]) for name, x in weights.items())
+            updates = sum(m.get(f"count/{count}", 0) for m in metrics)
+            assert updates == state[f"{learner}.counts"]["updates"] and updates > 3
+            expected = steps if config.free_running else steps * config.beta_av / critic_updates
+            assert abs(updates - expected) <= slack * max(1.0, config.beta_av)
+        losses = [
+            torch.tensor([float(m[name]) for m in metrics if name in m])
+            for name in ("loss/critic", "loss/policy")
+        ]
+        assert all(len(values) > 3 and values.isfinite().all() for values in losses)
+        runs.append((torch.cat(losses), state))
+    check_equal_runs(runs)

@@ -9,7 +9,7 @@ from troop.core.config import bounded, check, decode, encode
 @dataclass(frozen=True)
 class Inner:
     size: int = bounded(3, low=1)
-    wide: tuple[int, ...] = bounded((4, 5), low=1)
+    widths: tuple[int, ...] = bounded((4, 5), low=1)
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,10 @@ class Outer:
     rate: float = bounded(0.5, above=0, high=1)
     inner: Inner = Inner()
     name: str | None = None
-    on: bool = False
+    enabled: bool = False
 
 
-KINDS = {"Inner": Inner, "Outer": Outer}
+CLASSES = {"Inner": Inner, "Outer": Outer}
 
 
 @given(
@@ -30,7 +30,7 @@ KINDS = {"Inner": Inner, "Outer": Outer}
     st.none() | st.text(),
     st.booleans(),
 )
-def test_configs_come_back_as_they_went(rate, size, wide, name, on):
-    config = Outer(rate, Inner(size, tuple(wide)), name, on)
+def test_decode_inverts_encode_of_any_config(rate, size, widths, name, enabled):
+    config = Outer(rate, Inner(size, tuple(widths)), name, enabled)
     check(config)
-    assert decode(encode(config), KINDS) == config
+    assert decode(encode(config), CLASSES) == config

@@ -1,4 +1,4 @@
-"""Ape-X and Gorila have the numbers of their papers where those give them."""
+"""The recipes of Ape-X and Gorila have the settings that their papers state."""
 
 import pytest
 
@@ -8,12 +8,12 @@ from troop.recipes import RECIPES, find
 from troop.recipes.recipe import RecipeArgs
 
 
-def made(recipe, env, device="cpu"):
+def make(recipe, env, device="cpu"):
     return find(recipe).make(RecipeArgs(env, device=device))
 
 
-def test_apex_dqn_on_atari_is_the_papers():
-    run = made("apex-dqn", "Pong-v5")
+def test_apex_dqn_on_atari_has_the_papers_settings():
+    run = make("apex-dqn", "Pong-v5")
     algorithm, system = run.algorithm, run.system
     assert algorithm.double and algorithm.dueling and algorithm.net == "nature" and algorithm.hidden == (512,)
     assert (algorithm.n_step, algorithm.gamma, algorithm.target_period) == (3, 0.99, 2500)
@@ -31,8 +31,8 @@ def test_apex_dqn_on_atari_is_the_papers():
     assert isinstance(run.engine, Processes) and system.chunk_length * run.env.envs <= 50
 
 
-def test_apex_dpg_on_a_gpu_is_the_papers():
-    run = made("apex-dpg", "HumanoidStand-v1", "cuda")
+def test_apex_dpg_on_a_gpu_has_the_papers_settings():
+    run = make("apex-dpg", "HumanoidStand-v1", "cuda")
     algorithm, system = run.algorithm, run.system
     assert (algorithm.n_step, algorithm.atoms, algorithm.critics, algorithm.actor_carries_critic) == (
         3,
@@ -42,7 +42,7 @@ def test_apex_dpg_on_a_gpu_is_the_papers():
     )
     assert (algorithm.actor_lr, algorithm.critic_lr) == (1e-4, 1e-4)
     assert (algorithm.actor_hidden, algorithm.critic_hidden) == ((300, 200), (400, 300))
-    assert algorithm.std_min == algorithm.std_max == 0.3  # the same noise for all
+    assert algorithm.std_min == algorithm.std_max == 0.3  # the same noise in all actors
     assert (system.learner.batch_size, system.replay_capacity, system.samples_per_insert) == (
         256,
         1_000_000,
@@ -50,8 +50,8 @@ def test_apex_dpg_on_a_gpu_is_the_papers():
     )
 
 
-def test_gorila_dqn_on_atari_is_the_papers():
-    run = made("gorila-dqn", "Pong-v5")
+def test_gorila_dqn_on_atari_has_the_papers_settings():
+    run = make("gorila-dqn", "Pong-v5")
     algorithm, system = run.algorithm, run.system
     assert (algorithm.target_period, algorithm.epsilon_steps) == (60_000, 1_000_000)  # global updates
     assert (algorithm.epsilon_start, algorithm.epsilon_end, algorithm.gamma) == (1.0, 0.1, 0.99)
@@ -64,8 +64,8 @@ def test_gorila_dqn_on_atari_is_the_papers():
 
 
 @pytest.mark.parametrize("recipe, env", [("apex-dqn", "CartPole-v1"), ("apex-dpg", "CartpoleSwingup-v1")])
-def test_small_ones_hold_the_learner_to_its_actors(recipe, env):
-    run = made(recipe, env)
+def test_small_recipes_limit_samples_per_insert(recipe, env):
+    run = make(recipe, env)
     assert (
         run.system.actors == 4
         and run.system.samples_per_insert > 0
@@ -74,5 +74,5 @@ def test_small_ones_hold_the_learner_to_its_actors(recipe, env):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_command_line_knows_which_recipes_run_on_processes_before_it_has_imported_any(name):
-    assert isinstance(made(name, None).engine, Processes) == name.startswith(MANY_HOSTS)
+def test_command_line_can_tell_by_name_which_recipes_run_in_processes(name):
+    assert isinstance(make(name, None).engine, Processes) == name.startswith(MANY_HOSTS)

@@ -1,4 +1,4 @@
-"""PQL's recipes against the paper's table and its authors' code."""
+"""The recipes of PQL have the settings of the paper's table and of its authors' code."""
 
 import dataclasses
 
@@ -10,22 +10,24 @@ from troop.engines import Processes
 from troop.recipes import RecipeArgs, pql
 
 NAMES = ("pql", "pql-d", "pql-sac")
-# Learning rates, n, gamma, tau, clipped gradients, weight decay: the same for all three.
+# Learning rates, n, gamma, tau, gradient norm, weight decay: equal in all three.
 SHARED = (5e-4, 5e-4, 3, 0.99, 0.05, 0.5, 0.01)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_papers_numbers_are_the_papers(name):
-    made = pql.paper(name, RecipeArgs(device="cuda:0"))
-    algorithm, system = made.algorithm, made.system
-    assert (made.env.envs, system.batch_size, system.replay_capacity, system.learning_starts) == (
+def test_paper_experiment_has_the_papers_settings(name):
+    experiment = pql.paper_experiment(name, RecipeArgs(device="cuda:0"))
+    algorithm, system = experiment.algorithm, experiment.system
+    assert (experiment.env.envs, system.batch_size, system.replay_capacity, system.learning_starts) == (
         4096,
         8192,
         5_000_000,
         32,
     )
     assert (system.beta_av, system.beta_pv, system.publish_every, system.chunk_length) == (8.0, 2.0, 1.0, 1)
-    assert not system.free_running and made.device == "cuda:0" and isinstance(made.engine, Processes)
+    assert (
+        not system.free_running and experiment.device == "cuda:0" and isinstance(experiment.engine, Processes)
+    )
     rates = (algorithm.actor_lr, algorithm.critic_lr, algorithm.n_step, algorithm.gamma, algorithm.tau)
     assert (*rates, algorithm.max_grad_norm, algorithm.weight_decay) == SHARED
     assert algorithm.actor_hidden == algorithm.critic_hidden == (512, 256, 128)
@@ -37,7 +39,7 @@ def test_the_papers_numbers_are_the_papers(name):
     )
 
 
-def test_noise_and_atoms_are_the_papers():
+def test_noise_and_atoms_have_the_papers_values():
     for name in ("pql", "pql-d"):
         algorithm = pql.PAPER[name]
         assert isinstance(algorithm, TD3Config) and algorithm.clip_actions
@@ -54,12 +56,12 @@ def test_noise_and_atoms_are_the_papers():
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("env", ["CartpoleSwingup-v1", "HalfCheetah-v5", "toy:PointMass"])
-def test_small_ones_fit_whatever_the_env(name, env):
-    made = api.experiment(name, env)
-    made.check()
-    assert made.system.batch_size < 1000 and made.env.envs <= 128
-    program = made.system.program(made.algorithm, made.env, made.setting())
+def test_small_recipes_fit_every_family_of_envs(name, env):
+    experiment = api.experiment(name, env)
+    experiment.check()
+    assert experiment.system.batch_size < 1000 and experiment.env.envs <= 128
+    program = experiment.system.program(experiment.algorithm, experiment.env, experiment.settings())
     assert {"actor", "critic", "policy", "evaluator"} <= program.nodes.keys()
-    settings = dataclasses.asdict(made.algorithm)
+    settings = dataclasses.asdict(experiment.algorithm)
     assert name != "pql" or settings["atoms"] == 0
     assert name != "pql-d" or settings["atoms"] > 1

@@ -7,7 +7,7 @@ from troop.core.engine import Until
 from troop.core.errors import BadInput
 from troop.recipes import RECIPES, RecipeArgs, find
 
-# Envs, rows per env, gamma, v_max, n, updates, std_min, std_max, policy_noise of the paper's table.
+# Envs, rows per env, gamma, v_max, n, updates per step, std_min, std_max, policy_noise of the paper's table.
 PAPER = {
     "G1JoystickFlatTerrain-v1": (1024, 10_240, 0.97, 10.0, 1, 2, 0.001, 0.4, 0.001),
     "T1JoystickRoughTerrain-v1": (1024, 10_240, 0.97, 10.0, 1, 2, 0.001, 0.4, 0.001),
@@ -18,12 +18,12 @@ PAPER = {
 
 
 @pytest.mark.parametrize("env", PAPER)
-def test_the_papers_numbers_are_the_papers(env):
-    made = api.experiment("fasttd3-paper", env)
-    algorithm, system = made.algorithm, made.system
+def test_fasttd3_paper_has_the_settings_of_the_papers_table(env):
+    experiment = api.experiment("fasttd3-paper", env)
+    algorithm, system = experiment.algorithm, experiment.system
     assert (
-        made.env.envs,
-        system.replay_capacity // made.env.envs,
+        experiment.env.envs,
+        system.replay_capacity // experiment.env.envs,
         algorithm.gamma,
         algorithm.v_max,
         algorithm.n_step,
@@ -40,34 +40,34 @@ def test_the_papers_numbers_are_the_papers(env):
     assert not algorithm.layer_norm and not algorithm.clip_actions and not algorithm.target_policy
 
 
-def test_humanoids_get_the_tuned_reward_and_others_do_not():
+def test_only_humanoids_get_the_tuned_reward():
     assert ("energy_scale", -5e-5) in api.experiment("fasttd3", "G1JoystickFlatTerrain-v1").env.settings
     assert api.experiment("fasttd3", "Go1JoystickFlatTerrain-v1").env.settings == ()
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_fits_its_first_env_and_survives_its_own_config(name):
-    made = api.experiment(name)
-    made = dataclasses.replace(made, until=Until(env_steps=1))
-    made.check()
-    assert type(made).from_dict(made.to_dict()) == made
-    nodes = made.system.program(made.algorithm, made.env, made.setting()).nodes
+def test_recipe_fits_its_default_env_and_its_config_round_trips(name):
+    experiment = api.experiment(name)
+    experiment = dataclasses.replace(experiment, until=Until(env_steps=1))
+    experiment.check()
+    assert type(experiment).from_dict(experiment.to_dict()) == experiment
+    nodes = experiment.system.program(experiment.algorithm, experiment.env, experiment.settings()).nodes
     assert "evaluator" in nodes and nodes.keys() & {"trainer", "actor0", "bundle0", "actor"}
 
 
-def test_envs_are_as_many_as_asked_for():
+def test_number_of_envs_is_an_argument():
     assert api.experiment("fasttd3", "Pendulum-v1", envs=7).env.envs == 7
 
 
-def test_an_unknown_recipe_gets_the_nearest():
+def test_unknown_recipe_raises_with_similar_names():
     with pytest.raises(BadInput, match="fasttd3"):
         find("fastd3")
 
 
-def test_fastsac_has_the_published_numbers():
-    made = find("fastsac").make(RecipeArgs("G1JoystickFlatTerrain-v1", device="cuda"))
-    algorithm, system = made.algorithm, made.system
-    assert (made.env.envs, system.replay_capacity // made.env.envs) == (4096, 1024)
+def test_fastsac_has_the_published_settings():
+    experiment = find("fastsac").make(RecipeArgs("G1JoystickFlatTerrain-v1", device="cuda"))
+    algorithm, system = experiment.algorithm, experiment.system
+    assert (experiment.env.envs, system.replay_capacity // experiment.env.envs) == (4096, 1024)
     assert (system.schedule.batch_size, system.schedule.updates_per_step, algorithm.policy_delay) == (
         8192,
         8,
@@ -82,13 +82,13 @@ def test_fastsac_has_the_published_numbers():
     assert (algorithm.beta2, algorithm.weight_decay, algorithm.actor_lr) == (0.95, 0.001, 3e-4)
     assert (
         not algorithm.clipped_double_q and algorithm.policy_q == "auto"
-    )  # so each its own target, and the mean
+    )  # hence separate targets and the mean of the critics
 
 
-def test_sac_has_the_papers_numbers():
-    made = find("sac").make(RecipeArgs("HalfCheetah-v5", device="cuda"))
-    algorithm, system = made.algorithm, made.system
-    assert system.schedule.updates_per_step == made.env.envs and system.schedule.batch_size == 256
+def test_sac_has_the_papers_settings():
+    experiment = find("sac").make(RecipeArgs("HalfCheetah-v5", device="cuda"))
+    algorithm, system = experiment.algorithm, experiment.system
+    assert system.schedule.updates_per_step == experiment.env.envs and system.schedule.batch_size == 256
     assert (algorithm.actor_hidden, algorithm.critic_hidden) == ((256, 256), (256, 256))
     assert (algorithm.tau, algorithm.gamma, algorithm.n_step, algorithm.policy_delay) == (0.005, 0.99, 1, 1)
     assert {algorithm.actor_lr, algorithm.critic_lr, algorithm.alpha_lr} == {3e-4}
@@ -96,9 +96,9 @@ def test_sac_has_the_papers_numbers():
 
 
 @pytest.mark.parametrize("env, updates", [("G1JoystickFlatTerrain-v1", 2), ("Go1Getup-v1", 8)])
-def test_simbav2_has_the_numbers_of_fasttd3s_code(env, updates):
-    made = find("fasttd3-simbav2").make(RecipeArgs(env, device="cuda"))
-    algorithm, system = made.algorithm, made.system
+def test_simbav2_has_the_settings_of_fasttd3s_code(env, updates):
+    experiment = find("fasttd3-simbav2").make(RecipeArgs(env, device="cuda"))
+    algorithm, system = experiment.algorithm, experiment.system
     assert (algorithm.net, algorithm.critic_hidden, algorithm.actor_hidden) == (
         "simbav2_port",
         (512, 512),
@@ -112,15 +112,15 @@ def test_simbav2_has_the_numbers_of_fasttd3s_code(env, updates):
     assert algorithm.actor_lr * algorithm.lr_end == pytest.approx(3e-5)
     assert (
         algorithm.lr_updates == 100_000 * updates
-        and made.env.envs == 1024
-        and made.recipe == "fasttd3-simbav2"
+        and experiment.env.envs == 1024
+        and experiment.recipe == "fasttd3-simbav2"
     )
 
 
-def test_ddpg_sync_has_the_numbers_of_the_pql_paper():
-    made = find("ddpg-sync").make(RecipeArgs("HalfCheetah-v5", device="cuda"))
-    algorithm, system = made.algorithm, made.system
-    assert (made.env.envs, system.replay_capacity, system.learning_starts) == (4096, 5_000_000, 32)
+def test_ddpg_sync_has_the_settings_of_the_pql_paper():
+    experiment = find("ddpg-sync").make(RecipeArgs("HalfCheetah-v5", device="cuda"))
+    algorithm, system = experiment.algorithm, experiment.system
+    assert (experiment.env.envs, system.replay_capacity, system.learning_starts) == (4096, 5_000_000, 32)
     assert (system.schedule.batch_size, system.schedule.updates_per_step, algorithm.policy_delay) == (
         8192,
         8,
@@ -145,8 +145,8 @@ def test_ddpg_sync_has_the_numbers_of_the_pql_paper():
         "LunarLanderContinuous-v3",
     ],
 )
-def test_small_recipes_suit_families_of_tasks(name, env):
-    made = api.experiment(name, env)
-    made.check()
-    assert max(made.algorithm.critic_hidden) <= 256 and made.system.schedule.overlap
-    assert made.system.replay_capacity <= 1_000_000
+def test_small_recipes_fit_families_of_envs(name, env):
+    experiment = api.experiment(name, env)
+    experiment.check()
+    assert max(experiment.algorithm.critic_hidden) <= 256 and experiment.system.schedule.overlap
+    assert experiment.system.replay_capacity <= 1_000_000

@@ -98,9 +98,8 @@ def test_each_stream_gets_an_equal_share_of_a_batch(rows, streams):
         assert set(counts.values()) <= {rows // streams, rows // streams + 1}
         assert sum(c - rows // streams for c in counts.values()) == rows % streams
         streams_with_more |= {s for s, c in counts.items() if c > rows // streams}
-    assert len(streams_with_more) == (
-        streams if rows % streams else 0
-    )  # each of them gets the remainder at times
+    # Each stream gets one row more at times, unless the rows divide equally.
+    assert len(streams_with_more) == (streams if rows % streams else 0)
 
 
 def test_bootstrap_on_truncation_changes_only_the_discount_of_truncations():

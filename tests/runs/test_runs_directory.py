@@ -1,4 +1,4 @@
-"""The run directory: layout, refusals, lock, config, summary, curve."""
+"""The run directory: files, errors, lock, config.json, summary.json and curve.png."""
 
 import errno
 import json
@@ -16,12 +16,15 @@ from troop.runs.directory import RunDirectory, default_path
 from troop.runs.summary import Summary
 
 
-def test_create_open_and_config(tmp_path):
+def test_create_open_and_read_config(tmp_path):
     path = tmp_path / "deep" / "run"
     with RunDirectory.create(path) as run:
         run.write_config({"env": {"id": "x"}, "seed": 1})
         assert run.checkpoints.is_dir() and run.videos.is_dir()
-        assert RunDirectory.open(path).read_config() == {"env": {"id": "x"}, "seed": 1}  # needs no lock
+        assert RunDirectory.open(path).read_config() == {
+            "env": {"id": "x"},
+            "seed": 1,
+        }  # reading needs no lock
     with pytest.raises(
         BadInput, match=r"already holds a run; resume it with `troop resume .*run` or choose another"
     ):
@@ -29,12 +32,12 @@ def test_create_open_and_config(tmp_path):
     RunDirectory.open(path, lock=True).close()
 
 
-def test_a_start_that_failed_leaves_nothing_in_the_way(tmp_path):
+def test_directory_of_a_failed_start_can_be_used_again(tmp_path):
     RunDirectory.create(tmp_path / "run").close()
     RunDirectory.create(tmp_path / "run").close()
 
 
-def test_what_is_not_ours_is_left_alone(tmp_path):
+def test_directory_with_other_files_is_rejected_and_not_changed(tmp_path):
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(BadInput, match="not empty and holds no run"):
         RunDirectory.create(tmp_path)
@@ -43,29 +46,29 @@ def test_what_is_not_ours_is_left_alone(tmp_path):
         RunDirectory.create(tmp_path / "thesis.tex")
     with pytest.raises(SetupProblem, match="choose another --run"):
         RunDirectory.create(tmp_path / "thesis.tex" / "run")
-    for bad in ("a\0b", ""):
+    for invalid in ("a\0b", ""):
         with pytest.raises(BadInput, match="--run"):
-            RunDirectory.create(bad)
+            RunDirectory.create(invalid)
 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
-def test_read_only(tmp_path, monkeypatch, code):
-    def refuse(*args, **kwargs):
+def test_read_only_disk_is_a_setup_problem(tmp_path, monkeypatch, code):
+    def fail(*args, **kwargs):
         raise OSError(code, os.strerror(code))
 
     run = RunDirectory.create(tmp_path / "run")
-    monkeypatch.setattr(os, "mkdir", refuse)
+    monkeypatch.setattr(os, "mkdir", fail)
     with pytest.raises(SetupProblem, match="not writable"):
         RunDirectory.create(tmp_path / "other")
-    monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr("builtins.open", fail)
     with pytest.raises(SetupProblem, match="not writable"):
         run.write_config({})
 
 
-def test_vanished(tmp_path):
+def test_removed_directory_is_reported(tmp_path):
     run = RunDirectory.create(tmp_path / "run")
     os.rename(tmp_path / "run", tmp_path / "moved")
-    with pytest.raises(SetupProblem, match="not there"):
+    with pytest.raises(SetupProblem, match="does not exist"):
         run.write_config({})
     with pytest.raises(BadInput, match="not a run directory: it does not exist"):
         RunDirectory.open(tmp_path / "run")
@@ -74,14 +77,14 @@ def test_vanished(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000])
-def test_a_damaged_config_is_bad_input(tmp_path, content):
+def test_damaged_config_is_bad_input(tmp_path, content):
     with RunDirectory.create(tmp_path / "run") as run:
         (run.path / "config.json").write_bytes(content)
         with pytest.raises(BadInput, match=r"config\.json is damaged"):
             RunDirectory.open(run.path).read_config()
 
 
-def test_a_failed_write_keeps_the_old_config(tmp_path, monkeypatch):
+def test_failed_write_keeps_the_old_config(tmp_path, monkeypatch):
     with RunDirectory.create(tmp_path / "run") as run:
         run.write_config({"a": 1})
         monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
@@ -91,23 +94,23 @@ def test_a_failed_write_keeps_the_old_config(tmp_path, monkeypatch):
         assert not list(run.path.glob(".*"))
 
 
-HOLDER = """
+LOCK_HOLDER = """
 import sys, time
 from troop.runs.directory import RunDirectory
 run = RunDirectory.open(sys.argv[1], lock=True)
-print("held", flush=True)
+print("locked", flush=True)
 time.sleep(60)
 """
 
 
-def test_two_processes_and_a_stale_lock(tmp_path):
+def test_second_process_is_rejected_until_the_first_is_killed(tmp_path):
     with RunDirectory.create(tmp_path / "run") as run:
         run.write_config({})
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(run.path)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", LOCK_HOLDER, str(run.path)], stdout=subprocess.PIPE, text=True
     )
     try:
-        assert holder.stdout.readline() == "held\n"
+        assert holder.stdout.readline() == "locked\n"
         with pytest.raises(BadInput, match=f"in use by process {holder.pid} on "):
             RunDirectory.open(run.path, lock=True)
         RunDirectory.open(run.path)
@@ -118,7 +121,7 @@ def test_two_processes_and_a_stale_lock(tmp_path):
     RunDirectory.open(run.path, lock=True).close()
 
 
-def test_default_names(tmp_path):
+def test_default_path_is_safe_and_unused(tmp_path):
     path = default_path("fast-td3", "ALE/Pong-v5", 3, tmp_path)
     assert path.parent == tmp_path and path.name.startswith("fast-td3-ALE_Pong-v5-3-2")
     assert default_path("a", "b", 0).parts[0] == "runs"
@@ -131,7 +134,7 @@ def test_summary_round_trip(tmp_path):
     summary.write(tmp_path)
     assert Summary.read(tmp_path) == summary
     path = tmp_path / "summary.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"of_a_later_version": 1}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"field_of_a_later_version": 1}))
     assert Summary.read(tmp_path) == summary
     Summary("failed", float("nan")).write(tmp_path)
     assert Summary.read(tmp_path).return_mean is None
@@ -144,7 +147,7 @@ def test_summary_round_trip(tmp_path):
         Summary.read(tmp_path)
 
 
-def test_curve(tmp_path, monkeypatch):
+def test_curve_is_drawn_from_metrics(tmp_path, monkeypatch):
     rows = [
         {
             "wall_s": i,
@@ -158,10 +161,10 @@ def test_curve(tmp_path, monkeypatch):
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + '\n{"wall_s": 9, "en')
     (tmp_path / "config.json").write_text('{"recipe": "$x_", "env": {"id": "y"}, "until": {"target": 5}}')
-    assert len(curve.rows(tmp_path)) == 9
+    assert len(curve.read_rows(tmp_path)) == 9
     out = curve.plot(tmp_path, tmp_path / "curve.png")
     assert out.read_bytes().startswith(b"\x89PNG") and out.stat().st_size > 10_000
-    assert curve._about(tmp_path) == (r"y  ·  \$x_", 5.0)
+    assert curve._title_and_target(tmp_path) == (r"y  ·  \$x_", 5.0)
     with pytest.raises(SetupProblem, match="Could not write"):
         curve.plot(tmp_path, tmp_path / "absent" / "curve.png")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

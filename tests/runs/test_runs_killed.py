@@ -1,4 +1,4 @@
-"""A save that is cut short anywhere leaves the earlier checkpoints as they were."""
+"""A save that is interrupted at any point leaves the earlier checkpoints intact."""
 
 import builtins
 import contextlib
@@ -37,13 +37,13 @@ def state(step):
 
 
 def fail_at(monkeypatch, number, error):
-    """Let the `number`-th of the calls by which a save touches the disk raise; how many there were."""
-    seen = []
+    """Let the `number`-th file-system call raise `error`; return the list that counts the calls."""
+    calls = []
 
     def counted(real):
         def call(*args, **kwargs):
-            seen.append(real)
-            if len(seen) == number:
+            calls.append(real)
+            if len(calls) == number:
                 raise error
             return real(*args, **kwargs)
 
@@ -51,14 +51,14 @@ def fail_at(monkeypatch, number, error):
 
     for owner, name in CALLS:
         monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
-    return seen
+    return calls
 
 
 def calls_of_a_save(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        seen = fail_at(patched, 0, None)
+        calls = fail_at(patched, 0, None)
         checkpoint.save(tmp_path / "counted", state(1), {"env_steps": 1})
-        return len(seen)
+        return len(calls)
 
 
 class KilledError(BaseException):
@@ -66,7 +66,7 @@ class KilledError(BaseException):
 
 
 @pytest.mark.parametrize("cleanup", [True, False], ids=["exception", "kill"])
-def test_cut_short_at_every_call(tmp_path, monkeypatch, cleanup):
+def test_save_interrupted_at_every_call(tmp_path, monkeypatch, cleanup):
     total = calls_of_a_save(tmp_path, monkeypatch)
     assert total > 10
     folder = tmp_path / "checkpoints"
@@ -74,12 +74,10 @@ def test_cut_short_at_every_call(tmp_path, monkeypatch, cleanup):
     newest = 1
     for number in range(1, total + 1):
         with monkeypatch.context() as patched:
-            if not cleanup:  # what a killed process leaves behind, it leaves behind
+            if not cleanup:  # a killed process removes nothing
                 patched.setattr(shutil, "rmtree", lambda *_, **__: None)
             fail_at(patched, number, OSError(errno.ENOSPC, "No space left") if cleanup else KilledError())
-            with contextlib.suppress(
-                SetupProblem, KilledError
-            ):  # what fails after the rename may be forgiven
+            with contextlib.suppress(SetupProblem, KilledError):  # after the rename the save has succeeded
                 checkpoint.save(folder, state(number + 1), {"env_steps": number + 1}, keep=1)
         loaded = checkpoint.load_newest(folder)
         assert loaded.skipped == [] and loaded.state["policy"]["w"][0] == loaded.state["count"]
@@ -91,7 +89,7 @@ def test_cut_short_at_every_call(tmp_path, monkeypatch, cleanup):
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "text"),
     [
         (errno.ENOSPC, "disk is full"),
         (errno.EROFS, "not writable"),
@@ -99,17 +97,17 @@ def test_cut_short_at_every_call(tmp_path, monkeypatch, cleanup):
         (errno.EIO, "EIO"),
     ],
 )
-def test_disk_trouble_is_one_sentence(tmp_path, monkeypatch, code, said):
+def test_disk_error_is_one_sentence(tmp_path, monkeypatch, code, text):
     checkpoint.save(tmp_path, state(1), {"env_steps": 1})
     with monkeypatch.context() as patched:
         fail_at(patched, 4, OSError(code, errno.errorcode[code]))
-        with pytest.raises(SetupProblem, match=said):
+        with pytest.raises(SetupProblem, match=text):
             checkpoint.save(tmp_path, state(2), {"env_steps": 2})
     assert checkpoint.load_newest(tmp_path).state["count"] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["ckpt-000000000001"]
 
 
-def test_too_little_space_is_said_before_writing(tmp_path, monkeypatch):
+def test_missing_space_is_reported_before_writing(tmp_path, monkeypatch):
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2_000_000))
     checkpoint.save(tmp_path, {"a": torch.zeros(1000)}, {"env_steps": 1})
@@ -117,22 +115,22 @@ def test_too_little_space_is_said_before_writing(tmp_path, monkeypatch):
         checkpoint.save(tmp_path, {"a": torch.zeros(1_000_000)}, {"env_steps": 2})
 
 
-def test_written_wrongly_is_found_before_the_old_is_pruned(tmp_path, monkeypatch):
+def test_damaged_write_is_detected_before_old_checkpoints_are_removed(tmp_path, monkeypatch):
     checkpoint.save(tmp_path, state(1), {"env_steps": 1}, keep=1)
     real = files.sync_folder
 
-    def lying_disk(folder):
+    def damage(folder):
         for path in folder.glob("policy.safetensors"):
             path.write_bytes(path.read_bytes()[:-1] + b"!")
         real(folder)
 
-    monkeypatch.setattr(files, "sync_folder", lying_disk)
-    with pytest.raises(SetupProblem, match="reads back wrong"):
+    monkeypatch.setattr(files, "sync_folder", damage)
+    with pytest.raises(SetupProblem, match="reads back damaged"):
         checkpoint.save(tmp_path, state(2), {"env_steps": 2}, keep=1)
     assert checkpoint.load_newest(tmp_path).state["count"] == 1
 
 
-def test_below_a_file_there_is_no_folder(tmp_path):
+def test_path_below_a_file_is_a_setup_problem(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SetupProblem, match="choose another --run"):
         checkpoint.save(tmp_path / "file" / "checkpoints", state(1), {"env_steps": 1})
@@ -150,19 +148,21 @@ for step in range(1, 100000):
 """
 
 
-def test_sigkill_in_the_middle(tmp_path):
+def test_sigkill_during_a_save_keeps_the_last_checkpoint(tmp_path):
     saver = subprocess.Popen([sys.executable, "-c", SAVER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    said = 0
+    saved = 0
     for _ in range(3):
-        said = int(saver.stdout.readline())
-    seen_half = False
+        saved = int(saver.stdout.readline())
+    saw_temporary = False
     deadline = time.monotonic() + 10
-    while not seen_half and time.monotonic() < deadline:
-        seen_half = any((tmp_path / name).exists() for name in os.listdir(tmp_path) if name.endswith(".tmp"))
+    while not saw_temporary and time.monotonic() < deadline:
+        saw_temporary = any(
+            (tmp_path / name).exists() for name in os.listdir(tmp_path) if name.endswith(".tmp")
+        )
     saver.send_signal(signal.SIGKILL)
-    said = max([said, *(int(line) for line in saver.communicate()[0].split())])
+    saved = max([saved, *(int(line) for line in saver.communicate()[0].split())])
     loaded = checkpoint.load_newest(tmp_path)
-    assert loaded.skipped == [] and loaded.info["env_steps"] >= said
+    assert loaded.skipped == [] and loaded.info["env_steps"] >= saved
     assert (loaded.state["replay"]["r"] == loaded.info["env_steps"]).all()
     checkpoint.save(tmp_path, {"a": 1}, {"env_steps": 10**9})
     assert not list(tmp_path.glob("*.tmp"))
@@ -180,7 +180,7 @@ except SetupProblem as problem:
 """
 
 
-def test_a_file_that_may_not_grow(tmp_path):
+def test_file_size_limit_is_reported_as_a_full_disk(tmp_path):
     checkpoint.save(tmp_path, state(1), {"env_steps": 1})
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(tmp_path)],

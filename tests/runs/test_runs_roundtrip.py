@@ -1,4 +1,4 @@
-"""What goes into a checkpoint comes out bit for bit."""
+"""A loaded checkpoint equals the saved state bit for bit."""
 
 import math
 import os
@@ -22,20 +22,20 @@ DTYPES = [
 
 
 @st.composite
-def a_tensor(draw):
+def random_tensor(draw):
     dtype = draw(st.sampled_from(DTYPES))
     shape = draw(st.lists(st.integers(0, 4), max_size=3))
     raw = torch.frombuffer(bytearray(os.urandom(64 * 16)), dtype=torch.uint8)
     if dtype == torch.bool:
         raw = raw % 2
-    whole = raw.view(dtype)[: math.prod(shape)].reshape(shape)  # random bits: NaN payloads too
-    return whole.transpose(0, -1) if len(shape) > 1 and draw(st.booleans()) else whole
+    tensor = raw.view(dtype)[: math.prod(shape)].reshape(shape)  # random bits, so NaN payloads too
+    return tensor.transpose(0, -1) if len(shape) > 1 and draw(st.booleans()) else tensor
 
 
 KEYS = (
     st.text(max_size=6) | st.sampled_from(["$tensor", "__metadata__", "a.b", "a", "b", ".."]) | st.integers()
 )
-LEAVES = a_tensor() | st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+LEAVES = random_tensor() | st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 TREES = st.recursive(
     LEAVES,
     lambda inner: (
@@ -74,7 +74,7 @@ def test_round_trip(state, env_steps):
         assert loaded.info == {"env_steps": env_steps, "best_return": -math.inf}
 
 
-def test_module_and_optimizer_go_on_as_before(tmp_path):
+def test_module_and_optimizer_round_trip(tmp_path):
     net = torch.nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     net(torch.ones(3)).sum().backward()
@@ -93,7 +93,7 @@ def test_module_and_optimizer_go_on_as_before(tmp_path):
     assert same(dict(sorted(by_library.items())), dict(sorted(net.state_dict().items())))
 
 
-def test_shared_memory_and_views_come_back_apart(tmp_path):
+def test_tensors_that_share_memory_are_loaded_as_separate_copies(tmp_path):
     base = torch.arange(6.0)
     checkpoint.save(tmp_path, {"a": {"x": base, "y": base[1:3], "z": base}}, {"env_steps": 1})
     state = checkpoint.load_newest(tmp_path).state["a"]
@@ -101,7 +101,7 @@ def test_shared_memory_and_views_come_back_apart(tmp_path):
     assert state["z"].tolist() == base.tolist() and state["y"].tolist() == [1, 2]
 
 
-def test_one_part_reads_only_its_own_file(tmp_path):
+def test_load_part_reads_only_its_own_file(tmp_path):
     path = checkpoint.save(
         tmp_path, {"policy": {"w": torch.ones(2)}, "replay": {"r": torch.ones(9)}}, {"env_steps": 1}
     )
@@ -111,13 +111,13 @@ def test_one_part_reads_only_its_own_file(tmp_path):
         checkpoint.load_part(tmp_path, "critic")
 
 
-def test_nothing_there_is_none(tmp_path):
+def test_missing_checkpoint_is_none(tmp_path):
     assert checkpoint.load_newest(tmp_path) is None
     assert checkpoint.load_newest(tmp_path / "absent") is None
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_weights_that_are_not_finite_are_never_saved(tmp_path, bad):
+def test_nonfinite_weights_are_never_saved(tmp_path, bad):
     state = {"policy": {"w": torch.tensor([1.0, bad])}, "replay": {"r": torch.tensor([bad])}}
     with pytest.raises(TrainingFault, match=r"policy\.w is not finite"):
         checkpoint.save(tmp_path, state, {"env_steps": 1}, finite=("policy", "learner"))
@@ -125,7 +125,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, bad):
     checkpoint.save(tmp_path, state, {"env_steps": 1}, finite=("learner",))
 
 
-def test_what_cannot_be_held_is_named(tmp_path):
+def test_unsupported_value_is_named(tmp_path):
     with pytest.raises(TypeError, match=r"In learner: .*thing\.0"):
         checkpoint.save(tmp_path, {"learner": {"thing": [object()]}}, {"env_steps": 1})
 
@@ -134,13 +134,13 @@ def names(folder):
     return sorted(entry.name for entry in folder.iterdir())
 
 
-def test_keeps_the_newest_and_the_newest_best(tmp_path):
+def test_newest_and_newest_best_are_kept(tmp_path):
     for step in range(8):
         checkpoint.save(tmp_path, {"a": step}, {"env_steps": step, "best": step in (1, 2)}, keep=2)
     assert names(tmp_path) == [f"ckpt-{step:012d}" for step in (2, 6, 7)]
 
 
-def test_the_new_one_stays_even_behind_a_damaged_future(tmp_path):
+def test_new_checkpoint_stays_if_a_later_one_is_damaged(tmp_path):
     future = checkpoint.save(tmp_path, {"a": torch.ones(3)}, {"env_steps": 100})
     (future / "a.safetensors").write_bytes(b"x")
     for step in (50, 60, 70):
@@ -152,7 +152,7 @@ def test_the_new_one_stays_even_behind_a_damaged_future(tmp_path):
         )
 
 
-def test_twice_at_one_step_the_later_wins(tmp_path):
+def test_later_of_two_checkpoints_at_one_step_is_loaded(tmp_path):
     for value in range(12):
         checkpoint.save(tmp_path, {"a": value}, {"env_steps": 7})
         assert checkpoint.load_newest(tmp_path).state == {"a": value}

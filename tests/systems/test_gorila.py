@@ -2,148 +2,152 @@ import dataclasses
 
 import pytest
 import torch
-from watching import RunObserver
+from recording_observer import RecordingObserver
+from small_systems import GORILA, SETTINGS, TrajectoryConfig, build_roles, inline_host, step_rounds
 
-from troop.algorithms.dqn import DQNConfig
-from troop.algorithms.td3 import TD3Config
-from troop.core.batch import TrajectorySpec
+from troop.algorithms import DQNConfig
 from troop.core.engine import Until
 from troop.core.errors import BadInput
 from troop.core.exploration import LinearSchedule
 from troop.core.peers import NoPeers
 from troop.core.program import construct, derive_seed
 from troop.engines import Processes
-from troop.engines.host import Host
 from troop.envs import Toy
 from troop.roles.parameter_server import AdaGradConfig
 from troop.roles.server_peers import OutlierConfig
 from troop.roles.trainer import UpdateSchedule
+from troop.systems import Sync
 from troop.systems.components import seeded_learner
-from troop.systems.gorila import Gorila
-from troop.systems.settings import Evaluation, RunSettings
-from troop.systems.sync import Sync
 
-SETTING = RunSettings(3, "cpu", Evaluation(episodes=2, env_steps=10**9, longest=100))
 DQN = DQNConfig(hidden=(8,), target_period=9, epsilon_steps=400)
-SMALL = Gorila(
-    UpdateSchedule(8, 1),
-    replay_capacity=800,
-    learning_starts=6,
-    recreate_every=0,
-    adagrad=AdaGradConfig(lr=0.01),
-)
 ENV = Toy("Countdown", 2, limit=12, discrete=True)
 
 
-def vector(module):
+def flat_parameters(module):
     return torch.nn.utils.parameters_to_vector(module.parameters()).detach().clone()
 
 
 class Adagrad(torch.optim.Adagrad):
-    """Torch's, deaf to the flag that only its fused optimizers know."""
+    """torch's AdaGrad, which does not support the `found_inf` attribute of fused optimizers."""
 
     def step(self, closure=None):
         self.found_inf = None
         return super().step()
 
 
-class Plain(NoPeers):
-    """Torch's AdaGrad, nobody else."""
+class LocalAdagrad(NoPeers):
+    """No peers, and torch's AdaGrad in place of the algorithm's optimizer."""
 
     def optimizer(self, parameters, make):
         return Adagrad(parameters, lr=0.01, eps=1e-8)
 
 
-def test_one_bundle_is_sync_with_adagrad_from_the_first_env_step_on():
-    rule = AdaGradConfig(lr=0.01, eps=1e-8, max_staleness=0)
+def test_one_bundle_equals_sync_with_adagrad():
     gorila = dataclasses.replace(
-        SMALL, bundles=1, servers=2, adagrad=rule, outliers=OutlierConfig(max_deviations=0)
+        GORILA,
+        bundles=1,
+        servers=2,
+        adagrad=AdaGradConfig(lr=0.01, eps=1e-8, max_staleness=0),
+        outliers=OutlierConfig(max_deviations=0),
     )
-    bundle = Host(gorila.program(DQN, ENV, SETTING), 3)
-    own = dataclasses.replace(SETTING, seed=derive_seed(3, "bundle 0"))
+    gorila_host = inline_host(gorila, DQN, ENV)
     sync = Sync(UpdateSchedule(8, 1), replay_capacity=800, learning_starts=6, recreate_every=0)
-    alone = Host(sync.program(DQN, ENV, own), 3)
-    trainer = alone.roles["trainer"]
-    trainer.algorithm = seeded_learner(DQN.algorithm, ENV.spec, 3, "cpu", Plain())
+    bundle_settings = dataclasses.replace(SETTINGS, seed=derive_seed(3, "bundle 0"))
+    sync_host = inline_host(sync, DQN, ENV, bundle_settings)
+    trainer = sync_host.roles["trainer"]
+    trainer.algorithm = seeded_learner(DQN.algorithm, ENV.spec, 3, "cpu", LocalAdagrad())
     trainer.collector.policy = trainer.algorithm.policy
-    ends = []
-    for host, name in ((bundle, "bundle0"), (alone, "trainer")):
+    results = []
+    for host, name in ((gorila_host, "bundle0"), (sync_host, "trainer")):
         torch.manual_seed(5)
-        for _ in range(150):
-            host.round()
+        step_rounds(host, 150)
         role = host.roles[name]
-        ends.append(
-            (vector(role.algorithm.q), vector(role.algorithm.target_q), role.store.streams.rows.clone())
-        )
-    assert all(torch.allclose(one, two, atol=1e-5) for one, two in zip(*ends, strict=True))
-    assert bundle.roles["server"].counts["applied"] == 145
+        parameters = [flat_parameters(net) for net in (role.algorithm.q, role.algorithm.target_q)]
+        results.append((*parameters, role.replay.storage.rows.clone()))
+    assert all(torch.allclose(one, two, atol=1e-5) for one, two in zip(*results, strict=True))
+    assert gorila_host.roles["server"].counts["applied"] == 145
 
 
-def test_bundles_begin_alike_on_whatever_host_and_share_the_steps_of_exploration():
+def test_bundles_start_with_equal_weights_and_share_the_exploration_schedule():
     roles = {}
-    for name, node in dataclasses.replace(SMALL, bundles=3).program(DQN, ENV, SETTING).nodes.items():
-        torch.manual_seed(len(roles))  # as if each were a host of its own
+    for name, node in dataclasses.replace(GORILA, bundles=3).program(DQN, ENV, SETTINGS).nodes.items():
+        torch.manual_seed(len(roles))  # as if each role were on a host of its own
         roles[name] = construct(node.build, roles.__getitem__)
     first, *others = (roles[f"bundle{i}"] for i in range(3))
-    assert all(torch.equal(vector(first.algorithm.q), vector(other.algorithm.q)) for other in others)
+    parameters = flat_parameters(first.algorithm.q)
+    assert all(torch.equal(parameters, flat_parameters(other.algorithm.q)) for other in others)
     assert first.collector.exploration == LinearSchedule(1.0, 0.1, 133)
-    assert len({role.collector.world.seed for role in (first, *others)}) == 3
+    assert len({role.collector.env_factory.seed for role in (first, *others)}) == 3
 
 
-@pytest.mark.parametrize("staleness, bound", [(None, 60), (0, 0), (7, 7)])
-def test_the_bound_of_staleness_grows_with_the_bundles_unless_it_is_given(staleness, bound):
-    system = dataclasses.replace(SMALL, bundles=3, adagrad=AdaGradConfig(max_staleness=staleness))
-    nodes = system.program(DQN, ENV, SETTING).nodes
+def test_actors_of_a_shared_replay_share_the_exploration_schedule():
+    roles = build_roles(dataclasses.replace(GORILA, bundles=3, shared_replay=True), DQN, ENV)
+    for i in range(3):
+        for collector in roles[f"actor{i}"].sampler.collectors:
+            assert collector.exploration == LinearSchedule(1.0, 0.1, 133)
+
+
+@pytest.mark.parametrize("max_staleness, bound", [(None, 60), (0, 0), (7, 7)])
+def test_default_bound_of_staleness_is_twenty_per_bundle(max_staleness, bound):
+    system = dataclasses.replace(GORILA, bundles=3, adagrad=AdaGradConfig(max_staleness=max_staleness))
+    nodes = system.program(DQN, ENV, SETTINGS).nodes
     assert nodes["server"].build.args[0].max_staleness == bound
 
 
-def test_sent_gradients_are_applied_or_dropped_and_counted():
+def test_gradients_are_applied_or_dropped_and_counted():
     system = dataclasses.replace(
-        SMALL,
+        GORILA,
         bundles=3,
         adagrad=AdaGradConfig(lr=0.01, max_staleness=1),
         outliers=OutlierConfig(min_losses=20),
     )
-    host = Host(system.program(DQN, ENV, SETTING), 3)
-    for _ in range(100):
-        host.round()
+    host = inline_host(system, DQN, ENV)
+    step_rounds(host, 100)
     counts, updates = host.roles["server"].counts, 3 * 95
-    assert sum(counts.values()) == updates - 2  # two entered with what another had made of the start
-    assert counts["dropped_stale"] > 50  # three in turn: each finds two gradients before its own
+    assert (
+        sum(counts.values()) == updates - 2
+    )  # two bundles registered after the first had changed the weights
+    assert counts["dropped_stale"] > 50  # three bundles in turn: two gradients arrive before each
     assert host.gauges()["server/dropped_stale"] == counts["dropped_stale"]
 
 
-def test_a_run_goes_on_from_its_state():
-    one, two = (Host(SMALL.program(DQN, ENV, SETTING), 3) for _ in range(2))
-    for _ in range(40):
-        one.round()
+def test_run_continues_from_its_checkpoint():
+    one, two = (inline_host(GORILA, DQN, ENV) for _ in range(2))
+    step_rounds(one, 40)
     two.load_state_dict(one.state_dict())
     assert two.roles["server"].slices[0].version == one.roles["server"].slices[0].version > 50
-    for _ in range(10):
-        two.round()
+    step_rounds(two, 10)
     assert two.roles["server"].counts["dropped_stale"] == 0
 
 
-def test_algorithms_that_want_trajectories_are_refused():
-    class Wants(TD3Config):
-        experience = TrajectorySpec(8)
+def test_algorithm_that_learns_from_trajectories_is_rejected():
+    with pytest.raises(BadInput, match="TrajectoryConfig learns from trajectories, but the gorila system"):
+        GORILA.program(TrajectoryConfig(), Toy("Clock", 2), SETTINGS)
 
-    with pytest.raises(BadInput, match="Wants wants trajectories"):
-        SMALL.program(Wants(), Toy("Clock", 2), SETTING)
-    with pytest.raises(BadInput, match="updates-per-step is 0; with"):
-        dataclasses.replace(SMALL, schedule=UpdateSchedule(8, 0), shared_replay=True).program(
-            DQN, ENV, SETTING
-        )
+
+def test_shared_replay_without_updates_is_rejected():
+    system = dataclasses.replace(GORILA, schedule=UpdateSchedule(8, 0), shared_replay=True)
+    with pytest.raises(
+        BadInput, match=r"--system.schedule.updates-per-step is 0; with --system.shared-replay"
+    ):
+        system.program(DQN, ENV, SETTINGS)
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_it_runs_in_processes(shared):
-    system = dataclasses.replace(SMALL, shared_replay=shared, servers=2, replay_capacity=20_000)
-    watch = RunObserver()
+def test_capacity_in_the_error_message_is_that_of_one_bundle(shared):
+    system = dataclasses.replace(GORILA, replay_capacity=15, shared_replay=shared)
+    with pytest.raises(BadInput, match=r"--system.replay-capacity is 15; with 2 envs it must be at least"):
+        system.program(DQN, ENV, SETTINGS)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_run_in_processes_applies_the_gradients_of_all_learners(shared):
+    system = dataclasses.replace(GORILA, shared_replay=shared, servers=2, replay_capacity=20_000)
+    observer = RecordingObserver()
     engine = Processes(threads=1, log_s=0.2)
-    result = engine.run(system.program(DQN, ENV, SETTING), Until(env_steps=800), 3, watch)
-    assert result.status == "done" and result.counters.restarts == 0 and watch.evaluations
+    result = engine.run(system.program(DQN, ENV, SETTINGS), Until(env_steps=800), 3, observer)
+    assert result.status == "done" and result.counters.restarts == 0 and observer.evaluations
     for name in ("server", "server1"):
-        counts = watch.state[f"{name}.counts"]
+        counts = observer.state[f"{name}.counts"]
         sent = sum(counts.values())
         assert counts["applied"] > 100 and 0 <= result.counters.updates - sent <= 3

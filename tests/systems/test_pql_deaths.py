@@ -1,70 +1,69 @@
-"""PQL's roles are killed in the middle of their work: the run goes on in its ratios, and no row is torn."""
+"""Roles of PQL are killed while they work: the run continues, keeps its ratios, and no row is corrupted."""
 
 import dataclasses
 import itertools
 
 import pytest
-from besieging import Siege
-from split import Split
-from test_apex import numbers
-from test_pql import CLOCK, SMALL
+from counting_learners import CountingConfig
+from host_killer import HostKiller
+from small_systems import CLOCK, SMALL_PQL, clock_steps
 
 from troop.core.engine import Until
+from troop.core.system import Evaluation, RunSettings
 from troop.engines import Processes
 from troop.roles.replay_sender import MAX_IN_FLIGHT
-from troop.systems.settings import Evaluation, RunSettings
 
-SETTING = RunSettings(3, "cpu", Evaluation(episodes=2, env_steps=200, longest=20))
+SETTINGS = RunSettings(3, "cpu", Evaluation(episodes=2, env_steps=200, max_episode_steps=20))
 PLAN = (("critic",), ("actor",), ("policy",), ("critic", "policy"))
-SYSTEM = dataclasses.replace(SMALL, replay_capacity=400_000)
+SYSTEM = dataclasses.replace(SMALL_PQL, replay_capacity=400_000)
 
 
 @pytest.fixture(scope="module")
-def siege():
-    """One run in which everybody dies; what was seen, and how it ended."""
-    watch = Siege(PLAN, steps=100, updates=100)
+def killed_run():
+    """The observer and the result of one run in which every role is killed."""
+    observer = HostKiller(PLAN, steps=100, updates=100)
     engine = Processes(threads=1, log_s=0.05, checkpoint_s=0.3)
-    return watch, engine.run(SYSTEM.program(Split(), CLOCK, SETTING), Until(minutes=3), 3, watch)
+    program = SYSTEM.program(CountingConfig(), CLOCK, SETTINGS)
+    return observer, engine.run(program, Until(minutes=3), 3, observer)
 
 
-@pytest.mark.parametrize("victims", PLAN, ids="+".join)
-def test_those_who_are_killed_come_back_and_all_three_go_on(victims, siege):
-    watch, result = siege
-    assert result.status == "stopped", "it did not get to the end of the plan"
-    at = PLAN.index(victims)
-    before, after = (
-        [*(strike["counters"] for strike in watch.struck), result.counters][i] for i in (at, at + 1)
-    )
-    assert after.restarts == before.restarts + len(victims)
+@pytest.mark.parametrize("killed", PLAN, ids="+".join)
+def test_killed_roles_are_restarted_and_all_three_continue(killed, killed_run):
+    observer, result = killed_run
+    assert result.status == "stopped", "the run ended before all kills of the plan"
+    index = PLAN.index(killed)
+    counters = [*(kill.counters for kill in observer.kills), result.counters]
+    before, after = counters[index], counters[index + 1]
+    assert after.restarts == before.restarts + len(killed)
     assert after.env_steps > before.env_steps and after.updates > before.updates
-    states = [*(strike["state"] for strike in watch.struck), watch.state]
-    for learner in ("critic", "policy"):  # from its checkpoint, if it died
-        saved = [state[f"{learner}.counts"]["updates"] for state in states]
-        assert (
-            saved[at + 1] >= saved[at] and saved[-1] > saved[0]
-        )  # the next blow may fall before it is saved again
+    states = [*(kill.state for kill in observer.kills), observer.state]
+    for learner in ("critic", "policy"):  # a killed learner continues from its checkpoint
+        updates = [state[f"{learner}.counts"]["updates"] for state in states]
+        # The next kill may come before the learner is saved again.
+        assert updates[index + 1] >= updates[index] and updates[-1] > updates[0]
 
 
-def test_the_ratios_are_kept(siege):
-    watch, _ = siege
+def test_ratios_are_kept(killed_run):
+    observer, _ = killed_run
     slack = SYSTEM.tolerance + MAX_IN_FLIGHT + 2
-    for store, updates in (("transitions", 8), ("observations", 4)):
-        steps = watch.state[f"{store}.inserted"] / CLOCK.envs - SYSTEM.learning_starts
-        assert abs(watch.state[f"{store}.sampled"] / SYSTEM.batch_size - updates * steps) <= updates * slack
+    for replay, updates_per_step in (("transitions", 8), ("observations", 4)):
+        steps = observer.state[f"{replay}.inserted"] / CLOCK.envs - SYSTEM.learning_starts
+        updates = observer.state[f"{replay}.sampled"] / SYSTEM.batch_size
+        assert abs(updates - updates_per_step * steps) <= updates_per_step * slack
         assert steps > 100
 
 
-def test_no_row_is_torn_repeated_or_out_of_order(siege):
-    watch, _ = siege
-    for steps, closing in numbers(watch.state["transitions.replay"]):
-        begins = [0, *(at + 1 for at, closed in enumerate(closing) if closed), len(steps)]
-        for begin, end in itertools.pairwise(begins):
-            assert steps[begin:end] == list(range(steps[begin], steps[begin] + end - begin))
-        assert 2 <= sum(closing) <= 5  # where an actor or the store itself began anew, and nowhere else
+def test_no_row_is_corrupted_repeated_or_out_of_order(killed_run):
+    observer, _ = killed_run
+    for steps, closing in clock_steps(observer.state["transitions.replay"]):
+        starts = [0, *(i + 1 for i, closed in enumerate(closing) if closed), len(steps)]
+        for start, end in itertools.pairwise(starts):
+            assert steps[start:end] == list(range(steps[start], steps[start] + end - start))
+        assert 2 <= sum(closing) <= 5  # only where an actor or the replay was restarted
 
 
-def test_each_learner_has_a_late_net_of_the_other(siege):
-    watch, _ = siege
-    for learner, other in (("critic", "policies"), ("policy", "critics")):
-        behind = watch.state[f"{other}.version"] - watch.state[f"{learner}.counts"]["followed"]
-        assert 0 <= behind <= 100
+def test_each_learner_has_recent_weights_of_the_other(killed_run):
+    observer, _ = killed_run
+    for learner, weights in (("critic", "policies"), ("policy", "critics")):
+        lag = observer.state[f"{weights}.version"] - observer.state[f"{learner}.counts"]["peer_version"]
+        assert 0 <= lag <= 100

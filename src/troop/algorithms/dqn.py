@@ -38,6 +38,7 @@ class DQNConfig:
     """The paper's Atari hyperparameters, in env steps and updates instead of emulator frames."""
 
     gamma: float = bounded(0.99, low=0, high=1)
+    """Discount factor."""
     n_step: int = bounded(1, low=1, high=64)
     """Steps of reward before the bootstrap."""
     double: bool = False
@@ -49,12 +50,15 @@ class DQNConfig:
     noisy: float = bounded(0.0, low=0, high=10)
     """sigma0 of noisy layers, which explore by themselves; 0 for plain layers (paper: 0.5, no epsilon)."""
     loss: Literal["huber", "squared"] = "huber"
+    """Loss of the TD error; the paper clips the error, which equals huber."""
     target_period: int = bounded(2500, low=1)
     """Updates between copies of the online network into the target network, if `tau` is 0."""
     tau: float = bounded(0.0, low=0, high=1)
     """Above 0: Polyak coefficient of the target network, applied at every update instead of copies."""
     optimizer: Literal["adam", "rmsprop", "rmsprop_tf"] = "rmsprop_tf"
+    """rmsprop_tf has epsilon inside the square root, as TensorFlow does."""
     lr: float = bounded(2.5e-4, above=0)
+    """Learning rate."""
     eps: float = bounded(0.01 / 32**2, above=0)
     """Epsilon of the optimizer."""
     decay: float = bounded(0.95, low=0, below=1)
@@ -64,8 +68,11 @@ class DQNConfig:
     max_grad_norm: float = bounded(0.0, low=0)
     """Clip gradients to this norm; 0 does not clip."""
     weight_decay: float = bounded(0.0, low=0)
+    """Weight decay of the optimizer; 0 for none."""
     epsilon_start: float = bounded(1.0, low=0, high=1)
+    """Probability of a random action at the start."""
     epsilon_end: float = bounded(0.1, low=0, high=1)
+    """Probability of a random action after `epsilon_steps`."""
     epsilon_steps: int = bounded(250_000, low=0)
     """Env steps, over all envs, in which epsilon decreases linearly from start to end."""
     net: Literal["auto", "mlp", "nature", "nips", "impala", "small"] = "auto"

@@ -38,6 +38,7 @@ class RainbowConfig:
     """The paper's hyperparameters (table 1), in env steps and updates instead of emulator frames."""
 
     gamma: float = bounded(0.99, low=0, high=1)
+    """Discount factor."""
     n_step: int = bounded(3, low=1, high=64)
     """Steps of reward before the bootstrap."""
     double: bool = True
@@ -49,7 +50,9 @@ class RainbowConfig:
     noisy: float = bounded(0.5, low=0, high=10)
     """sigma0 of noisy layers, which explore by themselves; 0 for plain layers."""
     atoms: int = bounded(51, low=2, high=4096)
+    """Atoms of the return distribution."""
     v_min: float = -10.0
+    """Lower end of the support of the atoms."""
     v_max: float = 10.0
     """Support of the atoms: cover all returns; values outside are clipped to its ends."""
     normalize_rewards: bool = False
@@ -59,7 +62,9 @@ class RainbowConfig:
     tau: float = bounded(0.0, low=0, high=1)
     """Above 0: Polyak coefficient of the target network, applied at every update instead of copies."""
     optimizer: Literal["adam", "rmsprop", "rmsprop_tf"] = "adam"
+    """rmsprop_tf has epsilon inside the square root, as TensorFlow does."""
     lr: float = bounded(6.25e-5, above=0)
+    """Learning rate."""
     eps: float = bounded(1.5e-4, above=0)
     """Epsilon of the optimizer."""
     decay: float = bounded(0.95, low=0, below=1)
@@ -69,8 +74,11 @@ class RainbowConfig:
     max_grad_norm: float = bounded(10.0, low=0)
     """Clip gradients to this norm; 0 does not clip."""
     weight_decay: float = bounded(0.0, low=0)
+    """Weight decay of the optimizer; 0 for none."""
     epsilon_start: float = bounded(0.0, low=0, high=1)
+    """Probability of a random action at the start."""
     epsilon_end: float = bounded(0.0, low=0, high=1)
+    """Probability of a random action after `epsilon_steps`."""
     epsilon_steps: int = bounded(250_000, low=0)
     """Env steps, over all envs, in which epsilon decreases linearly from start to end."""
     net: Literal["auto", "mlp", "nature", "nips", "impala", "small"] = "auto"

@@ -38,7 +38,9 @@ class SACConfig:
     """The paper's hyperparameters; recipes/sac.py has those of FastSAC."""
 
     gamma: float = bounded(0.99, low=0, high=1)
+    """Discount factor."""
     n_step: int = bounded(1, low=1, high=64)
+    """Steps of reward before the bootstrap."""
     tau: float = bounded(0.005, above=0, high=1)
     """Polyak coefficient of the target critics."""
     policy_delay: int = bounded(1, low=1)
@@ -50,15 +52,18 @@ class SACConfig:
     target_entropy_ratio: float = 1.0
     """The target entropy is minus this times the number of action dimensions, for actions in [-1, 1]."""
     log_std_min: float = -5.0
+    """Lower end of the log standard deviation."""
     log_std_max: float = 2.0
     """Range of the log standard deviation; it starts in the middle."""
     random_steps: int = bounded(0, low=0)
     """Env steps, over all envs of a collector, with uniformly random actions before the policy acts. Systems
     that fix the exploration of each env (Ape-X, PQL) have none."""
     critics: int = bounded(2, low=1, high=16)
+    """Number of Q-networks."""
     atoms: int = bounded(0, low=0, high=4096)
     """Atoms of categorical critics; 0 for scalar critics."""
     v_min: float = -250.0
+    """Lower end of the support of the atoms."""
     v_max: float = 250.0
     """Support of the atoms: cover reward per step / (1 - gamma); values outside are clipped silently."""
     clipped_double_q: bool = True
@@ -71,20 +76,25 @@ class SACConfig:
     bootstrap_on_truncation: bool = True
     """Bootstrap at time limits; off only for tasks whose time limit is part of the task."""
     normalize_observations: bool = False
+    """Normalize observations by their running mean and standard deviation."""
     normalize_rewards: bool = False
     """Scale rewards by a running estimate of the return's magnitude, so that returns fit the support."""
     net: NetworkKind = "mlp"
     """mlp, simbav2 as in its paper, or simbav2_port as in FastTD3's code."""
     actor_hidden: tuple[int, ...] = bounded((256, 256), low=1)
+    """Widths of the hidden layers of the actor."""
     critic_hidden: tuple[int, ...] = bounded((256, 256), low=1)
     """Widths of the hidden layers; SimbaV2 takes one equal width per block."""
     activation: Activation = "relu"
+    """Activation function of the MLPs."""
     layer_norm: bool = False
     """LayerNorm before each activation: more stable with small batches and many updates per step."""
     actor_init: float = bounded(0.01, low=0)
     """Standard deviation of the initial weights of the actor's output layer (MLP only)."""
     actor_lr: float = bounded(3e-4, above=0)
+    """Learning rate of the actor."""
     critic_lr: float = bounded(3e-4, above=0)
+    """Learning rate of the critics."""
     lr_end: float = bounded(1.0, above=0, high=1)
     """Fraction of the learning rates at the end of the cosine schedule; 1 keeps them constant."""
     lr_updates: int = bounded(200_000, low=1)
@@ -92,6 +102,7 @@ class SACConfig:
     beta2: float = bounded(0.999, low=0, below=1)
     """Adam's decay rate of the second moment."""
     weight_decay: float = bounded(0.0, low=0)
+    """Weight decay of AdamW; 0 for none."""
     max_grad_norm: float = bounded(0.0, low=0)
     """Clip gradients to this norm; 0 does not clip."""
     actor_carries_critic: bool = False

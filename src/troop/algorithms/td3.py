@@ -43,15 +43,19 @@ class TD3Config:
     """FastTD3's hyperparameters (HumanoidBench column); recipes/fast_td3.py has those of other suites."""
 
     gamma: float = bounded(0.99, low=0, high=1)
+    """Discount factor."""
     n_step: int = bounded(1, low=1, high=64)
+    """Steps of reward before the bootstrap."""
     tau: float = bounded(0.1, above=0, high=1)
     """Polyak coefficient of the target networks."""
     policy_delay: int = bounded(2, low=1)
     """Critic updates per actor update; PQL has a ratio of its own instead."""
     critics: int = bounded(2, low=1, high=16)
+    """Number of Q-networks."""
     atoms: int = bounded(101, low=0, high=4096)
     """Atoms of the categorical critics; 0 for scalar critics."""
     v_min: float = -250.0
+    """Lower end of the support of the atoms."""
     v_max: float = 250.0
     """Support of the atoms: cover reward per step / (1 - gamma); values outside are clipped silently."""
     clipped_double_q: bool = True
@@ -66,6 +70,7 @@ class TD3Config:
     noise_clip: float = bounded(0.5, low=0)
     """Bound of target policy smoothing."""
     std_min: float = bounded(0.001, low=0)
+    """Lower end of the exploration noise."""
     std_max: float = bounded(0.4, low=0)
     """Exploration noise: each env draws its standard deviation from this range at each episode start."""
     random_steps: int = bounded(0, low=0)
@@ -80,20 +85,25 @@ class TD3Config:
     bootstrap_on_truncation: bool = True
     """Bootstrap at time limits; off only for tasks whose time limit is part of the task."""
     normalize_observations: bool = True
+    """Normalize observations by their running mean and standard deviation."""
     normalize_rewards: bool = False
     """Scale rewards by a running estimate of the return's magnitude, so that returns fit the support."""
     net: NetworkKind = "mlp"
     """mlp, simbav2 as in its paper, or simbav2_port as in FastTD3's code."""
     actor_hidden: tuple[int, ...] = bounded((512, 256, 128), low=1)
+    """Widths of the hidden layers of the actor."""
     critic_hidden: tuple[int, ...] = bounded((1024, 512, 256), low=1)
     """Widths of the hidden layers; SimbaV2 takes one equal width per block."""
     activation: Activation = "relu"
+    """Activation function of the MLPs."""
     layer_norm: bool = False
     """LayerNorm before each activation: more stable with small batches and many updates per step."""
     actor_init: float = bounded(0.01, low=0)
     """Standard deviation of the initial weights of the actor's output layer (MLP only)."""
     actor_lr: float = bounded(3e-4, above=0)
+    """Learning rate of the actor."""
     critic_lr: float = bounded(3e-4, above=0)
+    """Learning rate of the critics."""
     lr_end: float = bounded(1.0, above=0, high=1)
     """Fraction of the learning rates at the end of the cosine schedule; 1 keeps them constant."""
     lr_updates: int = bounded(200_000, low=1)
@@ -101,6 +111,7 @@ class TD3Config:
     beta2: float = bounded(0.999, low=0, below=1)
     """Adam's decay rate of the second moment."""
     weight_decay: float = bounded(0.1, low=0)
+    """Weight decay of AdamW; 0 for none."""
     max_grad_norm: float = bounded(0.0, low=0)
     """Clip gradients to this norm; 0 does not clip."""
     action_gradient_clip: float = bounded(0.0, low=0)

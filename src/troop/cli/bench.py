@@ -84,12 +84,13 @@ def _machine_facts(args: Namespace) -> dict[str, Any]:
     from troop.compare.machine import machine_facts
 
     facts = machine_facts("cpu")
-    return facts | {"torch_threads": args.threads or facts["cores"]}
+    one_thread = args.what in ("actor", "system")
+    return facts | {"torch_threads": 1 if one_thread else args.threads or facts["cores"]}
 
 
 def _threads(facts: dict[str, Any]) -> str:
     threads = facts["torch_threads"]
-    return f"{threads} torch thread{'' if threads == 1 else 's'} unless a line states another number"
+    return f"{threads} torch thread{'' if threads == 1 else 's'} per process unless a line states otherwise"
 
 
 def _measure(args: Namespace) -> list[BenchResult]:

@@ -98,13 +98,13 @@ class SettingFlags:
 
         kind = type(config)
         hints, docs = get_type_hints(kind), field_docs(kind) if with_help else {}
-        fields = []
+        fields: list[tuple[str, Any, Any]] = []
         for field in dataclasses.fields(config):
             value, field_path = getattr(config, field.name), f"{path}.{field.name}".replace("_", "-")
             if field_path in self.values:
                 name = self.shortest(field_path)
                 flag = tyro.conf.arg(name=name, prefix_name=False, help=docs.get(field.name))
-                hint = Annotated[hints[field.name], flag]
+                hint: Any = Annotated[hints[field.name], flag]
             else:
                 value = self.annotate(value, field_path, with_help)
                 hint = type(value)
@@ -130,9 +130,9 @@ def field_docs(kind: type) -> dict[str, str]:
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(definition, ast.ClassDef)
         for field, text in itertools.pairwise(definition.body):
-            is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-            if is_text and isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                docs[field.target.id] = " ".join(str(text.value.value).split())
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
+                    docs[name] = " ".join(doc.split())
     return docs
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from troop.compare.plan import ComparisonPlan, run_path
 from troop.compare.statistics import Array
 from troop.core.errors import BadInput
-from troop.runs.curve import RETURN, rows
+from troop.runs.curve import RETURN, read_rows
 from troop.runs.directory import CONFIG
 from troop.runs.summary import Summary
 
@@ -93,7 +93,7 @@ def _summary(path: Path) -> Summary | None:
 def _curve(path: Path) -> tuple[Array, Array, Array]:
     """Return training seconds, env steps and mean return of each evaluation, ordered by env steps."""
     try:
-        lines = rows(path)
+        lines = read_rows(path)
     except BadInput:
         lines = []
     names = ("wall_s", "env_steps", RETURN)

@@ -27,6 +27,7 @@ class PriorityConfig:
     beta: float = bounded(0.4, low=0, high=1)
     """Exponent of the importance weights (N P(i))^-beta; 1 corrects the sampling bias completely."""
     beta_end: float = bounded(0.4, low=0, high=1)
+    """Value of beta at the end of the annealing."""
     beta_anneal_batches: int = bounded(0, low=0)
     """Batches over which beta is annealed linearly to beta_end; 0 keeps it constant (Ape-X)."""
     eps: float = bounded(1e-6, above=0)
@@ -58,9 +59,8 @@ def _leaf_changes(
     for b in range(stream.shape[0]):
         base, head = stream[b] * length, before[b]
         oldest = head + time - length
-        if (
-            oldest > 0
-        ):  # overwritten rows, whose new windows are not complete, and rows that need their frames
+        if oldest > 0:
+            # Overwritten rows, whose new windows are not complete, and rows that need their frames.
             for row in range(max(head - length, 0), oldest + margin):
                 leaf[count], value[count] = base + row % length, 0.0
                 count += 1
@@ -92,9 +92,7 @@ class PrioritizedReplay(UniformReplay):
         super().__init__(spec, experience, size, seed, device)
         self.priority = priority or PriorityConfig(alpha=0.6)
         self.tree = SumTree(self.capacity, self.priority.normalize_weights_by == "buffer")
-        self.pending = np.zeros(
-            self.capacity, np.float32
-        )  # p^alpha of rows, for when their window is complete
+        self.pending = np.zeros(self.capacity, np.float32)  # p^alpha of rows, until their window is complete
         self.host_flags = np.zeros(0, np.uint8) if device == "cpu" else np.zeros(self.capacity, np.uint8)
         self.max_priority = 1.0  # the largest so far
         self.min_priority = 1.0  # p^alpha of the row with weight 1 in the last batch

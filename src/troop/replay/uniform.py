@@ -17,7 +17,7 @@ from troop.replay.storage.ring import RingStorage
 
 @dataclass(frozen=True)
 class ReplaySize:
-    """Size and place of a replay, and the rows it needs before the first batch."""
+    """Size of a replay, the rows it needs before the first batch, and where it is stored."""
 
     length: int  # rows per stream
     warmup: int  # mean number of rows per stream before sampling starts

@@ -17,6 +17,7 @@ class AdaGradConfig:
     """The optimizer of a parameter server: AdaGrad (Duchi et al. 2011) with a bound on staleness."""
 
     lr: float = bounded(1e-3, above=0)
+    """Learning rate of AdaGrad."""
     eps: float = bounded(1e-8, above=0)
     """Added to the root of the accumulated squared gradients."""
     initial_accumulator_value: float = bounded(0.0, low=0)

@@ -39,7 +39,7 @@ class ReplaySender:
         return self._wants_data is True and self._requests.in_flight <= MAX_IN_FLIGHT
 
     def invalidate(self) -> None:
-        """Forget the newest reply: the replay is asked again before more is sent."""
+        """Discard the newest reply: nothing is sent before the replay accepts rows again."""
         self._wants_data = None
 
     def send(self, rollout: Rollout) -> None:

@@ -128,9 +128,7 @@ class ParameterServerOptimizer(Optimizer):
         return same
 
     def _load(self, parts: list[Versioned | None]) -> None:
-        if any(
-            part is None for part in parts
-        ):  # a server was restarted empty: it starts from these parameters
+        if any(part is None for part in parts):  # a server was restarted without a checkpoint
             self.state.pop(self.flat, None)
             self._register()
             return

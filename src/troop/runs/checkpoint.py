@@ -1,7 +1,8 @@
-"""Checkpoints: `ckpt-<env steps>/` folders, complete or absent; the newest valid one wins.
+"""Checkpoints: folders `ckpt-<env steps>/`, each complete or absent; the newest valid one is loaded.
 
-A folder is written under a temporary name, pushed to the disk, read back, and only then renamed; older ones
-are removed after that. What is read is never executed: safetensors and JSON, each byte under a SHA-256.
+A checkpoint is written to a temporary folder, flushed to the disk, read back and only then renamed; older
+checkpoints are removed after that. The files are safetensors and JSON, so loading never executes code, and
+every byte is covered by a SHA-256.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from torch import Tensor
 
 from troop.core.errors import SetupProblem, TrainingFault
 from troop.runs import files, manifest, tensors, tree
-from troop.runs.manifest import CheckpointError, Part
+from troop.runs.manifest import CheckpointError, CheckpointPart
 
+Parts = dict[str, CheckpointPart]
 _NAME = re.compile(r"ckpt-(\d{12,})(?:-(\d{1,6}))?")
 _TEMPORARY = ".tmp"
-_SLACK = 1 << 20  # bytes for folders, manifest and rounding to blocks
+_EXTRA_BYTES = 1 << 20  # for folders, the manifest and rounding to disk blocks
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A checkpoint as it was saved, and what was passed over to get to it, each with the reason."""
+class LoadedCheckpoint:
+    """State and info of a checkpoint, and the newer checkpoints that were skipped, each with the reason."""
 
     state: dict[str, Any]
     info: dict[str, Any]
@@ -45,33 +47,35 @@ def save(
     keep: int = 3,
     finite: Sequence[str] = (),
 ) -> Path:
-    """Add a checkpoint to `folder` and remove all but the newest `keep` and the newest marked best.
+    """Add a checkpoint to `folder`; remove all but the newest `keep` and the newest one marked as best.
 
-    `state` is nested dicts of tensors, numbers, strings, None, lists and tuples; each top-level key becomes
-    a file of its own. `info` holds `env_steps` and whatever else should be readable without the state;
-    `best=True` in it keeps this checkpoint until a newer best one. Floating tensors under top-level keys
-    that start with one of `finite` must be finite, else TrainingFault and nothing is written.
+    `state` is nested dicts of tensors, numbers, strings, None, lists and tuples; each top-level key is
+    written to its own file. `info` contains `env_steps` and values that are needed without the state;
+    `best=True` keeps this checkpoint until there is a newer best one. Returns the folder of the checkpoint.
+
+    Raises TrainingFault, without writing, if a floating-point tensor under a top-level key that starts with
+    one of `finite` is not finite, and SetupProblem if the disk is full or fails.
     """
-    found: dict[str, dict[str, Tensor]] = {key: {} for key in state}
-    trees = {key: _encoded(key, value, found[key]) for key, value in state.items()}
-    _refuse_nonfinite(found, finite)
+    tensors_of: dict[str, dict[str, Tensor]] = {key: {} for key in state}
+    trees = {key: _encode(key, value, tensors_of[key]) for key, value in state.items()}
+    _check_finite(tensors_of, finite)
     env_steps = _env_steps(info)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
-        _want_space(folder, sum(tensors.file_bytes(part) for part in found.values()))
-        path = _write(folder, _unused(folder, env_steps), trees, found, info)
+        _check_space(folder, sum(tensors.file_bytes(part) for part in tensors_of.values()))
+        path = _write(folder, _unused_name(folder, env_steps), trees, tensors_of, info)
     except OSError as error:
         raise files.disk_problem("save a checkpoint in", folder, error) from error
     _prune(folder, path, max(keep, 1))
     return path
 
 
-def _encoded(key: object, value: object, found: dict[str, Tensor]) -> Any:  # noqa: ANN401 - JSON
+def _encode(key: object, value: object, part: dict[str, Tensor]) -> Any:  # noqa: ANN401 - JSON
     if not isinstance(key, str):
-        raise TypeError(f"A checkpoint's top-level keys are strings, not {key!r}.")
+        raise TypeError(f"The top-level keys of a checkpoint must be strings, not {key!r}.")
     try:
-        return tree.encode(value, found)
+        return tree.encode(value, part)
     except TypeError as error:
         raise TypeError(f"In {key}: {error}") from error
 
@@ -79,12 +83,12 @@ def _encoded(key: object, value: object, found: dict[str, Tensor]) -> Any:  # no
 def _env_steps(info: dict[str, object]) -> int:
     steps = info.get("env_steps")
     if not isinstance(steps, int) or steps < 0:
-        raise ValueError("info needs env_steps, a count")
+        raise ValueError("info needs env_steps, a whole number of at least 0")
     return steps
 
 
-def _refuse_nonfinite(found: dict[str, dict[str, Tensor]], prefixes: Sequence[str]) -> None:
-    for key, part in found.items():
+def _check_finite(tensors_of: dict[str, dict[str, Tensor]], prefixes: Sequence[str]) -> None:
+    for key, part in tensors_of.items():
         if not key.startswith(tuple(prefixes)):
             continue
         for name, tensor in part.items():
@@ -93,48 +97,48 @@ def _refuse_nonfinite(found: dict[str, dict[str, Tensor]], prefixes: Sequence[st
             wide = tensor.float() if tensor.element_size() == 1 else tensor  # fp8 has no isfinite
             if not bool(torch.isfinite(wide).all()):
                 raise TrainingFault(
-                    f"{key}.{name} is not finite; it was not saved, earlier checkpoints are intact."
+                    f"{key}.{name} is not finite; no checkpoint was written, earlier ones are intact."
                 )
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Temporary folders of saves that were killed; the run's lock says that nobody else is saving."""
+    """Remove temporary folders of saves that were killed; the run's lock excludes another saving process."""
     for entry in list(folder.iterdir()):
         if entry.name.startswith("ckpt-") and entry.name.endswith(_TEMPORARY):
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def _want_space(folder: Path, size: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < size + _SLACK:
+def _check_space(folder: Path, size: int) -> None:
+    free, needed = shutil.disk_usage(folder).free, size + _EXTRA_BYTES
+    if free < needed:
         raise SetupProblem(
-            f"Could not save a checkpoint in {folder}: it needs {size + _SLACK} bytes and {free} are free; "
+            f"Could not save a checkpoint in {folder}: it needs {needed} bytes and {free} are free; "
             "free some space or choose another --run."
         )
 
 
-def _unused(folder: Path, env_steps: int) -> str:
-    """Find a name: a second checkpoint at one step stands beside the first, as replacing could lose both."""
-    taken = [number for steps, number, _ in _candidates(folder) if steps == env_steps]
+def _unused_name(folder: Path, env_steps: int) -> str:
+    """A new folder name; a second checkpoint at the same step gets a number, as replacing could lose both."""
+    numbers = [number for steps, number, _ in _candidates(folder) if steps == env_steps]
     name = f"ckpt-{env_steps:012d}"
-    return f"{name}-{max(taken) + 1}" if taken else name
+    return f"{name}-{max(numbers) + 1}" if numbers else name
 
 
 def _write(
     folder: Path,
     name: str,
     trees: dict[str, Any],
-    found: dict[str, dict[str, Tensor]],
+    tensors_of: dict[str, dict[str, Tensor]],
     info: dict[str, object],
 ) -> Path:
     temporary, path = folder / (name + _TEMPORARY), folder / name
     try:
         os.mkdir(temporary)
-        parts: dict[str, Part] = {}
-        for key, part in found.items():
+        parts: Parts = {}
+        for key, part in tensors_of.items():
             file = _file_name(key, len(parts)) if part else None
             size, digest = tensors.write(temporary / file, part) if file else (0, "")
-            parts[key] = Part(trees[key], file, size, digest)
+            parts[key] = CheckpointPart(trees[key], file, size, digest)
         manifest.write(temporary, parts, tree.encode(info, {}, "info"), _versions())
         files.sync_folder(temporary)
         _verify(temporary)
@@ -147,8 +151,8 @@ def _write(
 
 
 def _file_name(key: str, index: int) -> str:
-    plain = re.sub(r"[^A-Za-z0-9_-]", "_", key)[:60]
-    return f"{plain}.safetensors" if plain == key else f"{plain}.{index}.safetensors"
+    safe = re.sub(r"[^A-Za-z0-9_-]", "_", key)[:60]
+    return f"{safe}.safetensors" if safe == key else f"{safe}.{index}.safetensors"
 
 
 def _verify(folder: Path) -> None:
@@ -157,7 +161,7 @@ def _verify(folder: Path) -> None:
             manifest.check_file(folder, part)
     except CheckpointError as reason:
         raise SetupProblem(
-            f"The checkpoint just written in {folder.parent} reads back wrong ({reason}); check the disk."
+            f"The checkpoint just written to {folder.parent} reads back damaged ({reason}); check the disk."
         ) from reason
 
 
@@ -170,19 +174,19 @@ def _versions() -> dict[str, str]:
 
 
 def _candidates(folder: Path) -> list[tuple[int, int, Path]]:
-    """Everything named like a checkpoint, newest first: by steps, not by clocks, which may jump."""
+    """(env steps, number, path) of folders named like checkpoints, newest first by steps; clocks may jump."""
     try:
         matches = [(_NAME.fullmatch(entry.name), entry) for entry in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise files.disk_problem("read", folder, error) from error
-    found = [(int(match[1]), int(match[2] or 1), entry) for match, entry in matches if match]
-    return sorted(found, reverse=True)
+    named = [(int(match[1]), int(match[2] or 1), entry) for match, entry in matches if match]
+    return sorted(named, reverse=True)
 
 
 def _prune(folder: Path, saved: Path, keep: int) -> None:
-    """Damaged ones take no place among those kept; what cannot be removed is left for the next time."""
+    """Remove old checkpoints; damaged ones do not count as kept, and errors are left to the next call."""
     kept, best_kept = 0, False
     for _, _, path in _candidates(folder):
         try:
@@ -200,7 +204,7 @@ def _prune(folder: Path, saved: Path, keep: int) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Out of sight first: a removal that is cut short must not leave half a checkpoint behind."""
+    """Rename, then remove: an interrupted removal must not leave an incomplete checkpoint."""
     try:
         hidden = path.with_name(path.name + _TEMPORARY)
         os.rename(path, hidden)
@@ -209,38 +213,38 @@ def _remove(path: Path) -> None:
         return
 
 
-def load_newest(folder: Path) -> Loaded | None:
-    """Load the newest valid checkpoint; None if `folder` has none, SetupProblem if all are damaged."""
+def load_newest(folder: Path) -> LoadedCheckpoint | None:
+    """Load the newest valid checkpoint; None if `folder` has none; SetupProblem if all are damaged."""
     return _newest(folder, dict)
 
 
-def load_part(folder: Path, key: str) -> Loaded | None:
-    """Load as `load_newest` does, but only this top-level key: no other file is read or checked."""
+def load_part(folder: Path, key: str) -> LoadedCheckpoint | None:
+    """Like `load_newest`, but only this top-level key; other files are neither read nor checked."""
 
-    def only(parts: dict[str, Part]) -> dict[str, Part]:
+    def choose(parts: Parts) -> Parts:
         if key not in parts:
             raise CheckpointError(f"it has no {key!r}")
         return {key: parts[key]}
 
-    return _newest(folder, only)
+    return _newest(folder, choose)
 
 
-def load_parts(folder: Path, prefixes: Sequence[str]) -> Loaded | None:
-    """Load as `load_newest` does, but only keys that begin so: no other file is read or checked."""
-    begins = tuple(prefixes)
-    return _newest(folder, lambda parts: {key: part for key, part in parts.items() if key.startswith(begins)})
+def load_parts(folder: Path, prefixes: Sequence[str]) -> LoadedCheckpoint | None:
+    """Like `load_newest`, but only the top-level keys that start with one of `prefixes`."""
+    starts = tuple(prefixes)
+    return _newest(folder, lambda parts: {key: part for key, part in parts.items() if key.startswith(starts)})
 
 
-def _newest(folder: Path, choose: Callable[[dict[str, Part]], dict[str, Part]]) -> Loaded | None:
+def _newest(folder: Path, choose: Callable[[Parts], Parts]) -> LoadedCheckpoint | None:
     skipped: list[str] = []
     for _, _, path in _candidates(folder):
         try:
-            said = manifest.read(path)
-            wanted = choose(said.parts)
-            for part in wanted.values():  # all hashes before the first big allocation
+            content = manifest.read(path)
+            parts = choose(content.parts)
+            for part in parts.values():  # check all hashes before the first large allocation
                 manifest.check_file(path, part)
-            state = {name: manifest.load(path, part) for name, part in wanted.items()}
-            return Loaded(state, said.info, path, skipped)
+            state = {name: manifest.load(path, part) for name, part in parts.items()}
+            return LoadedCheckpoint(state, content.info, path, skipped)
         except CheckpointError as reason:
             skipped.append(f"{path.name}: {reason}")
     if skipped:

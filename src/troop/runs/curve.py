@@ -1,4 +1,4 @@
-"""The learning curve of a run as a picture: return against training time and against env steps."""
+"""The learning curve of a run as a PNG: return against training time and against env steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLUE, _GRAY, _GREEN = "#2563eb", "#9ca3af", "#16a34a"
 
 @dataclass(frozen=True)
 class _Curve:
-    """One name's values over the run."""
+    """The values of one metric over the run."""
 
     minutes: list[float]
     env_steps: list[float]
@@ -27,20 +27,22 @@ class _Curve:
 
 
 def plot(run: Path, out: Path) -> Path:
-    """Draw the run's learning curve into the PNG `out`; BadInput if it has no metrics yet."""
-    found = rows(run)
-    evaluations, episodes = _curve(found, RETURN, SPREAD), _curve(found, TRAINING, None)
+    """Draw the learning curve of a run to the PNG file `out` and return its path.
+
+    Raises BadInput if there is no return yet, and SetupProblem if matplotlib is missing or the disk fails.
+    """
+    metrics = read_rows(run)
+    evaluations, episodes = _curve(metrics, RETURN, SPREAD), _curve(metrics, TRAINING, None)
     if not evaluations.values and not episodes.values:
-        raise BadInput(f"{run / METRICS} holds no return yet; let the run reach its first evaluation.")
-    title, target = _about(run)
+        raise BadInput(f"{run / METRICS} has no return yet; wait for the first evaluation of the run.")
+    title, target = _title_and_target(run)
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise SetupProblem("Plots need matplotlib: pip install 'trooprl[plots]'.") from error
-    figure = Figure(
-        figsize=(11, 4.2), dpi=150, layout="constrained"
-    )  # no pyplot: no global state, no display
+    # Figure without pyplot needs no display and no global state.
+    figure = Figure(figsize=(11, 4.2), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
     _draw(left, "minutes", "training minutes", evaluations, episodes, target)
@@ -57,7 +59,7 @@ def plot(run: Path, out: Path) -> Path:
 
 def _draw(
     axes: Any,  # noqa: ANN401 - matplotlib has no types here
-    across: str,
+    x: str,
     label: str,
     evaluations: _Curve,
     episodes: _Curve,
@@ -69,16 +71,16 @@ def _draw(
         axes.axhline(target, color=_GREEN, linewidth=1, linestyle=(0, (4, 3)), label=f"target {target:g}")
     if episodes.values:
         axes.plot(
-            getattr(episodes, across), episodes.values, color=_GRAY, linewidth=0.8, label="training episodes"
+            getattr(episodes, x), episodes.values, color=_GRAY, linewidth=0.8, label="training episodes"
         )
     if evaluations.values:
-        where, mean = getattr(evaluations, across), evaluations.values
+        position, mean = getattr(evaluations, x), evaluations.values
         low = [m - s for m, s in zip(mean, evaluations.spread, strict=True)]
         high = [m + s for m, s in zip(mean, evaluations.spread, strict=True)]
-        axes.fill_between(where, low, high, color=_BLUE, alpha=0.18, linewidth=0)
-        dots = "o" if len(mean) <= 40 else None
-        axes.plot(where, mean, color=_BLUE, linewidth=2, marker=dots, markersize=3.5, label="evaluation")
-    if across == "env_steps":
+        axes.fill_between(position, low, high, color=_BLUE, alpha=0.18, linewidth=0)
+        marker = "o" if len(mean) <= 40 else None
+        axes.plot(position, mean, color=_BLUE, linewidth=2, marker=marker, markersize=3.5, label="evaluation")
+    if x == "env_steps":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlabel(label)
     axes.set_xlim(left=0)
@@ -90,9 +92,9 @@ def _draw(
     axes.tick_params(length=0, colors="#374151")
 
 
-def rows(run: Path) -> list[dict[str, Any]]:
-    """Read the rows of metrics.jsonl, passing over damage and a last line that is still being written."""
-    found = []
+def read_rows(run: Path) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl; damaged lines and an incomplete last line are skipped."""
+    rows = []
     try:
         with open(run / METRICS, "rb") as file:
             for line in file:
@@ -101,17 +103,17 @@ def rows(run: Path) -> list[dict[str, Any]]:
                 except (ValueError, RecursionError):
                     continue
                 if isinstance(row, dict):
-                    found.append(row)
+                    rows.append(row)
     except OSError as error:
         raise BadInput(
             f"{run / METRICS} cannot be read ({error.strerror}); give the directory of a run."
         ) from error
-    return found
+    return rows
 
 
-def _curve(found_rows: list[dict[str, Any]], name: str, spread: str | None) -> _Curve:
-    found = _Curve([], [], [], [])
-    for row in found_rows:
+def _curve(rows: list[dict[str, Any]], name: str, spread: str | None) -> _Curve:
+    curve = _Curve([], [], [], [])
+    for row in rows:
         wall_s, steps, value = (
             _number(row.get("wall_s")),
             _number(row.get("env_steps")),
@@ -119,11 +121,11 @@ def _curve(found_rows: list[dict[str, Any]], name: str, spread: str | None) -> _
         )
         if wall_s is None or steps is None or value is None:
             continue
-        found.minutes.append(wall_s / 60)
-        found.env_steps.append(steps)
-        found.values.append(value)
-        found.spread.append(_number(row.get(spread)) or 0.0 if spread else 0.0)
-    return found
+        curve.minutes.append(wall_s / 60)
+        curve.env_steps.append(steps)
+        curve.values.append(value)
+        curve.spread.append(_number(row.get(spread)) or 0.0 if spread else 0.0)
+    return curve
 
 
 def _number(value: object) -> float | None:
@@ -132,17 +134,21 @@ def _number(value: object) -> float | None:
     return float(value)
 
 
-def _about(run: Path) -> tuple[str, float | None]:
-    """Find title and target in summary.json, else in config.json; neither is needed."""
-    known: dict[str, Any] = {}
+def _title_and_target(run: Path) -> tuple[str, float | None]:
+    """Title and target from summary.json, else from config.json; both files may be missing."""
+    fields: dict[str, Any] = {}
     for name in (CONFIG, SUMMARY):
         try:
-            known |= {key: value for key, value in files.read_object(run / name).items() if value is not None}
+            fields |= {
+                key: value for key, value in files.read_object(run / name).items() if value is not None
+            }
         except (OSError, ValueError):
             continue
-    env, until = known.get("env"), known.get("until")
+    env, until = fields.get("env"), fields.get("until")
     env = env.get("id") if isinstance(env, dict) else env
-    words = [str(word) for word in (env, known.get("recipe")) if isinstance(word, str) and word]
+    names = [name for name in (env, fields.get("recipe")) if isinstance(name, str) and name]
     nested = until.get("target") if isinstance(until, dict) else None
-    title = "  ·  ".join(words) or run.name
-    return title.replace("$", r"\$"), _number(known.get("target", nested))  # a dollar would start a formula
+    title = "  ·  ".join(names) or run.name
+    return title.replace("$", r"\$"), _number(
+        fields.get("target", nested)
+    )  # matplotlib reads $ as the start of a formula

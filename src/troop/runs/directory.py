@@ -1,4 +1,4 @@
-"""The run directory: its layout, its lock, its config."""
+"""The run directory: its files, its lock and config.json."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ CHECKPOINTS, VIDEOS = "checkpoints", "videos"
 
 
 def default_path(recipe: str, env: str, seed: int, root: Path | None = None) -> Path:
-    """Make a name that nothing has yet: `runs/<recipe>-<env>-<seed>-<time>`."""
+    """A path that does not exist yet: `runs/<recipe>-<env>-<seed>-<time>`."""
     name = f"{recipe}-{env}-{seed}-{datetime.now():%Y%m%d-%H%M%S}"
-    plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).lstrip(".")
-    path = (root or Path("runs")) / plain
+    safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).lstrip(".")
+    path = (root or Path("runs")) / safe
     number = 2
     while path.exists():
-        path, number = path.with_name(f"{plain}-{number}"), number + 1
+        path, number = path.with_name(f"{safe}-{number}"), number + 1
     return path
 
 
 class RunDirectory:
-    """A directory that holds one run; made by `create` or `open`, given back by `close`."""
+    """The directory of one run, opened by `create` or `open` and released by `close`."""
 
     def __init__(self, path: Path, lock: locks.Lock | None = None) -> None:
         self.path = path
@@ -39,14 +39,14 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path | str) -> Self:
-        """Make a new run at `path`, locked; BadInput if it is in use, SetupProblem if the disk refuses."""
-        path = _sane(path)
+        """Create and lock a new run directory; BadInput if `path` is in use, SetupProblem on a disk error."""
+        path = _checked_path(path)
         try:
-            _refuse_used(path)  # before the lock leaves a file in a directory that is not ours
+            _check_unused(path)  # before the lock creates a file in a directory of something else
             path.mkdir(parents=True, exist_ok=True)
             lock = locks.Lock(path)
             try:
-                _refuse_used(path)  # and again, now that nobody else can be making it
+                _check_unused(path)  # again, now that no other process can create it
                 for folder in (path / CHECKPOINTS, path / VIDEOS):
                     folder.mkdir(exist_ok=True)
             except BaseException:
@@ -58,13 +58,13 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path | str, lock: bool = False) -> Self:
-        """Open the run at `path`, `lock`ed to go on writing it; BadInput if there is none or it is in use."""
-        path = _sane(path)
+        """Open the run at `path`, with a `lock` for writing; BadInput if there is no run or it is in use."""
+        path = _checked_path(path)
         try:
-            held = (path / CONFIG).is_file()
+            has_config = (path / CONFIG).is_file()
         except OSError as error:
             raise files.disk_problem("read", path, error) from error
-        if not held:
+        if not has_config:
             missing = "does not exist" if not path.exists() else f"has no {CONFIG}"
             raise BadInput(f"{path} is not a run directory: it {missing}; give the directory of a run.")
         return cls(path, locks.Lock(path) if lock else None)
@@ -82,11 +82,11 @@ class RunDirectory:
         self.close()
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Keep the whole experiment as config.json."""
+        """Write the experiment as config.json."""
         files.write_json(self.path / CONFIG, config)
 
     def read_config(self) -> dict[str, Any]:
-        """Return what `write_config` was given; BadInput if it cannot be read."""
+        """Read config.json; BadInput if it cannot be read or is damaged."""
         path = self.path / CONFIG
         try:
             return files.read_object(path)
@@ -98,17 +98,17 @@ class RunDirectory:
             raise BadInput(f"{path} is damaged ({error}); restore it or start a new run.") from error
 
 
-def _sane(path: Path | str) -> Path:
+def _checked_path(path: Path | str) -> Path:
     if "\0" in str(path) or not str(path):
         raise BadInput("--run is not a path; give a directory name.")
     return Path(path)
 
 
-def _refuse_used(path: Path) -> None:
-    """Raise if something is there; an empty layout left by a start that failed may be taken."""
+def _check_unused(path: Path) -> None:
+    """Raise if `path` contains anything but the empty folders of a start that failed."""
     if not path.exists():
         if path.is_symlink():
-            raise SetupProblem(f"{path} is a link to nowhere; remove it or choose another --run.")
+            raise SetupProblem(f"{path} is a broken link; remove it or choose another --run.")
         return
     if not path.is_dir():
         raise BadInput(f"{path} is a file; choose another --run.")

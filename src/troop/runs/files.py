@@ -1,4 +1,4 @@
-"""Small files written whole or not at all, and disk trouble said in one sentence."""
+"""Atomic writes of small files, and disk errors as one sentence."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 
 from troop.core.errors import SetupProblem
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}
-_GONE = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
+_MISSING = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}
 
 
-def disk_problem(doing: str, path: Path, error: OSError) -> SetupProblem:
-    """Make the sentence for an OSError met while `doing` something at `path`, with its cure."""
-    if error.errno in _FULL:
+def disk_problem(action: str, path: Path, error: OSError) -> SetupProblem:
+    """A SetupProblem for an OSError during `action` (such as "write") at `path`, with a cure."""
+    if error.errno in _DISK_FULL:
         cure = "the disk is full: free some space or choose another --run"
-    elif error.errno in _REFUSED:
-        cure = "it is not writable: choose a --run you may write to"
-    elif error.errno in _GONE:
-        cure = "the directory is not there (any more): choose another --run"
+    elif error.errno in _NOT_WRITABLE:
+        cure = "it is not writable: choose a writable --run"
+    elif error.errno in _MISSING:
+        cure = "the directory does not exist: choose another --run"
     else:
         cure = f"{error.strerror or error}: check the disk or choose another --run"
-    return SetupProblem(f"Could not {doing} {path}: {cure}.")
+    return SetupProblem(f"Could not {action} {path}: {cure}.")
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` survive a power cut."""
+    """Flush the directory entries of `folder` to the disk, so that they survive a power failure."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -38,7 +38,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Create `path` with `content` and push it to the disk."""
+    """Write `content` to `path` and flush it to the disk."""
     with open(path, "wb") as file:
         file.write(content)
         file.flush()
@@ -46,7 +46,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replace `path` by `value` as JSON in one step: readers see the old file or the new one."""
+    """Replace `path` atomically by `value` as JSON: readers see the old file or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         try:
@@ -61,11 +61,11 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read the JSON object in `path`; OSError or ValueError if there is none."""
+    """Read the JSON object in `path`; OSError if it cannot be read, ValueError if it is no JSON object."""
     try:
         value = json.loads(path.read_bytes())
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return value

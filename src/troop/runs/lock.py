@@ -1,4 +1,4 @@
-"""One process at a time writes a run directory."""
+"""The lock that lets only one process write to a run directory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 class Lock:
-    """Held from construction to `release` or the end of the process; BadInput if another holds it.
+    """A file lock, held until `release` or the end of the process; BadInput if another process holds it.
 
-    The kernel owns the lock, so one left by a killed process is no obstacle, whatever pid the file names.
+    The kernel releases the lock of a killed process, even if the file still contains its process id.
     """
 
     def __init__(self, run: Path) -> None:
@@ -29,13 +29,13 @@ class Lock:
         except OSError as error:
             raise files.disk_problem("lock", run, error) from error
         try:
-            self._take(run, self._handle)
+            self._acquire(run, self._handle)
         except BaseException:
             os.close(self._handle)
             self._handle = None
             raise
 
-    def _take(self, run: Path, handle: int) -> None:
+    def _acquire(self, run: Path, handle: int) -> None:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -46,7 +46,10 @@ class Lock:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise files.disk_problem("lock", run, error) from error
-            warnings.warn(f"{run} is on a disk without locks; take care to use it once only.", stacklevel=4)
+            warnings.warn(
+                f"{run} is on a disk without file locks; do not use it in two processes at once.",
+                stacklevel=4,
+            )
         try:
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
@@ -54,7 +57,7 @@ class Lock:
             raise files.disk_problem("lock", run, error) from error
 
     def release(self) -> None:
-        """Let others have it; may be called twice. The file stays: removing it would race with them."""
+        """Release the lock; may be called twice. The file stays, since removing it would be a race."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             os.close(handle)

@@ -1,7 +1,7 @@
-"""The manifest of one checkpoint: what it holds, and the hashes by which damage is found.
+"""The manifest of a checkpoint: its contents and the hashes of its files.
 
-The file is JSON whose first line carries the SHA-256 of the rest, so that no byte of it is unguarded.
-What is read here may have been written by anyone: nothing is believed before it is checked.
+The file is JSON whose first line contains the SHA-256 of the rest, so every byte is covered. The content may
+be hostile and is checked before it is used.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from troop.runs import files, tensors, tree
 
 NAME = "manifest.json"
 FORMAT = 1
-_LARGEST = 64 << 20  # bytes; ours are some kB
+_MAX_BYTES = 64 << 20  # of manifest.json; usually some kB
 _FILE = re.compile(r"[A-Za-z0-9_-]{0,100}(\.[0-9]{1,6})?\.safetensors")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _HEAD, _MIDDLE, _TAIL = b'{"sha256": "', b'",\n"manifest": ', b"}\n"
 
 
 class CheckpointError(Exception):
-    """A checkpoint that must not be loaded; says why."""
+    """The reason why a checkpoint must not be loaded."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """One top-level key of the state: its tree, and the file of its tensors if it has any."""
+class CheckpointPart:
+    """One top-level key of the state: its structure, and the file of its tensors if it has any."""
 
     tree: Any
     file: str | None
@@ -42,14 +42,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself, checked for form."""
+    """The content of manifest.json, checked for well-formedness."""
 
     info: dict[str, Any]
-    parts: dict[str, Part]
+    parts: dict[str, CheckpointPart]
 
 
-def write(folder: Path, parts: dict[str, Part], info: object, versions: dict[str, str]) -> None:
-    """Put the manifest into `folder`; the last file to be written."""
+def write(folder: Path, parts: dict[str, CheckpointPart], info: object, versions: dict[str, str]) -> None:
+    """Write the manifest to `folder`, as the last file."""
     body = {
         "format": FORMAT,
         "info": info,
@@ -65,14 +65,14 @@ def _seal(text: bytes) -> bytes:
 
 
 def read(folder: Path) -> Manifest:
-    """Read the manifest of a checkpoint; CheckpointError, with the reason, if it cannot be trusted."""
+    """Read the manifest of a checkpoint; CheckpointError with the reason if it is not valid."""
     if folder.is_symlink() or not folder.is_dir():
         raise CheckpointError("it is not a plain folder")
     try:
         with tensors.open_regular(folder / NAME) as file:
-            if os.fstat(file.fileno()).st_size > _LARGEST:
+            if os.fstat(file.fileno()).st_size > _MAX_BYTES:
                 raise CheckpointError(f"{NAME} is too large")
-            content = file.read(_LARGEST)
+            content = file.read(_MAX_BYTES)
     except FileNotFoundError:
         raise CheckpointError(f"{NAME} is missing") from None
     except (OSError, ValueError) as error:
@@ -88,18 +88,18 @@ def read(folder: Path) -> Manifest:
 
 def _parse(body: dict[str, Any]) -> Manifest:
     if body["format"] != FORMAT:
-        raise CheckpointError(f"its format {str(body['format'])[:20]} is not the known one ({FORMAT})")
+        raise CheckpointError(f"its format is {str(body['format'])[:20]}, not {FORMAT}")
     info = tree.decode(body["info"], _no_tensor)
     if not isinstance(info, dict):
         raise CheckpointError(f"{NAME} is malformed (info)")
     return Manifest(info, {key: _part(entry) for key, entry in body["parts"].items()})
 
 
-def _part(entry: dict[str, Any]) -> Part:
-    part = Part(entry["tree"], entry["file"], entry["bytes"], entry["sha256"])
+def _part(entry: dict[str, Any]) -> CheckpointPart:
+    part = CheckpointPart(entry["tree"], entry["file"], entry["bytes"], entry["sha256"])
     if part.file is not None:
         if not (isinstance(part.file, str) and _FILE.fullmatch(part.file)):
-            raise CheckpointError(f"{NAME} names a file it may not: {str(part.file)[:80]!r}")
+            raise CheckpointError(f"{NAME} has a forbidden file name: {str(part.file)[:80]!r}")
         if (
             type(part.bytes) is not int
             or not isinstance(part.sha256, str)
@@ -110,11 +110,11 @@ def _part(entry: dict[str, Any]) -> Part:
 
 
 def _no_tensor(name: str, dtype: str, shape: list[int]) -> Tensor:
-    raise ValueError("a tensor where none may be")
+    raise ValueError("a tensor is not allowed here")
 
 
-def check_file(folder: Path, part: Part) -> None:
-    """CheckpointError unless the part's file is there with the size and the hash of the manifest."""
+def check_file(folder: Path, part: CheckpointPart) -> None:
+    """Raise CheckpointError unless the file of the part has the size and the hash in the manifest."""
     if part.file is None:
         return
     try:
@@ -127,12 +127,12 @@ def check_file(folder: Path, part: Part) -> None:
         raise CheckpointError(f"{part.file} {error}") from error
 
 
-def load(folder: Path, part: Part) -> object:
-    """Decode the part's value, its file having been checked; CheckpointError if it cannot be decoded."""
+def load(folder: Path, part: CheckpointPart) -> object:
+    """Decode the value of a part after `check_file`; CheckpointError if it cannot be decoded."""
     try:
-        take = _no_tensor if part.file is None else tensors.Reader(folder / part.file).take
-        return tree.decode(part.tree, take)
-    except Exception as error:  # a file made to harm may fail in any library: all of it means "not valid"
+        read_tensor = _no_tensor if part.file is None else tensors.TensorFile(folder / part.file).read
+        return tree.decode(part.tree, read_tensor)
+    except Exception as error:  # a hostile file may raise any error of any library; each means "not valid"
         raise CheckpointError(
             f"{part.file or NAME} cannot be decoded ({type(error).__name__}: {error})"
         ) from error

@@ -1,4 +1,4 @@
-"""summary.json: how a run stands or ended, in one object."""
+"""summary.json: the state or the result of a run as one JSON object."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = "summary.json"
 
 @dataclass(frozen=True)
 class Summary:
-    """The last evaluation (None before the first), the counters, the rates, and how it ended."""
+    """Last evaluation (None before the first one), counters, rates and status of a run."""
 
     status: Status
     return_mean: float | None = None
@@ -25,7 +25,7 @@ class Summary:
     episodes: int = 0  # of the last evaluation
     env_steps: int = 0
     updates: int = 0
-    wall_s: float = 0.0  # training only; evaluation is in evaluation_s
+    wall_s: float = 0.0  # training only, without evaluation_s
     env_steps_per_s: float = 0.0
     updates_per_s: float = 0.0
     target_reached_s: float | None = None
@@ -40,26 +40,26 @@ class Summary:
     message: str | None = None  # why it failed or stopped
 
     def write(self, run: Path) -> None:
-        """Replace the run's summary.json in one step."""
+        """Replace summary.json in the run directory atomically."""
         files.write_json(
-            run / NAME, {name: _plain(value) for name, value in dataclasses.asdict(self).items()}
+            run / NAME, {name: _finite_or_none(value) for name, value in dataclasses.asdict(self).items()}
         )
 
     @classmethod
     def read(cls, run: Path) -> Self:
-        """Read the run's summary; fields of other versions are passed over; BadInput if it cannot be read."""
+        """Read summary.json, ignoring unknown fields; BadInput if it cannot be read or is damaged."""
         path = run / NAME
         try:
-            found = files.read_object(path)
+            values = files.read_object(path)
         except OSError as error:
             raise BadInput(f"{path} cannot be read ({error.strerror}).") from error
         except ValueError as error:
             raise BadInput(f"{path} is damaged ({error}).") from error
-        if found.get("status") not in ("running", "done", "stopped", "failed"):
+        if values.get("status") not in ("running", "done", "stopped", "failed"):
             raise BadInput(f"{path} is damaged (no status).")
         known = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in found.items() if name in known})
+        return cls(**{name: value for name, value in values.items() if name in known})
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - one JSON leaf
+def _finite_or_none(value: Any) -> Any:  # noqa: ANN401 - one JSON leaf
     return None if isinstance(value, float) and not math.isfinite(value) else value

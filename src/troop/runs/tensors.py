@@ -1,7 +1,8 @@
-"""Tensors to and from one safetensors file.
+"""Write and read the tensors of one safetensors file.
 
-The writer is our own: the library's wants every tensor contiguous, unshared and on the CPU at once, which
-for a replay of several GB is a second copy; here one tensor at a time is brought over, hashed and written.
+The writer does not use the safetensors library, which needs all tensors contiguous, unshared and on the CPU
+at once: for a replay of several GB that is a second copy. This one converts, hashes and writes one tensor at
+a time.
 """
 
 from __future__ import annotations
@@ -19,33 +20,39 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-_CHUNK = 16 << 20
+_CHUNK_BYTES = 16 << 20
 _CODES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
     torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8", torch.bool: "BOOL",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
-_OTHERS = [torch.complex128, torch.complex64, torch.complex32, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]
-_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in [*_CODES, *_OTHERS]}
+_STORED_AS_BYTES = [
+    torch.complex128,
+    torch.complex64,
+    torch.complex32,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+]
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in [*_CODES, *_STORED_AS_BYTES]}
 
 
 def file_bytes(tensors: Mapping[str, Tensor]) -> int:
-    """About how many bytes `write` will need, never less."""
+    """An upper bound of the bytes that `write` writes."""
     return sum(t.numel() * t.element_size() + len(name) * 6 + 400 for name, t in tensors.items()) + 64
 
 
 def write(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
-    """Write the file through to the disk; its size and SHA-256."""
+    """Write the file and flush it to the disk; return its size and SHA-256."""
     if sys.byteorder != "little":
-        raise NotImplementedError("Checkpoints are written on little-endian machines only.")
-    # Widest first, so that every tensor is aligned in the file, as the library itself does.
+        raise NotImplementedError("Checkpoints can be written on little-endian machines only.")
+    # The widest dtype first, as in the library: every tensor is then aligned in the file.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
     digest, written = hashlib.sha256(), 0
     with open(path, "wb") as file:
-        written += _put(file, digest, memoryview(_header(ordered)))
+        written += _write_hashed(file, digest, memoryview(_header(ordered)))
         for _, tensor in ordered:
-            written += _put(file, digest, _raw(tensor))
+            written += _write_hashed(file, digest, _raw(tensor))
         file.flush()
         os.fsync(file.fileno())
     return written, digest.hexdigest()
@@ -56,7 +63,9 @@ def _header(ordered: list[tuple[str, Tensor]]) -> bytes:
     for name, tensor in ordered:
         size = tensor.numel() * tensor.element_size()
         code = _CODES.get(tensor.dtype)
-        shape = [size] if code is None else list(tensor.shape)  # dtypes unknown to the format travel as bytes
+        shape = (
+            [size] if code is None else list(tensor.shape)
+        )  # the format has no such dtype: stored as bytes
         entries[name] = {"dtype": code or "U8", "shape": shape, "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(entries).encode()
@@ -65,54 +74,54 @@ def _header(ordered: list[tuple[str, Tensor]]) -> bytes:
 
 
 def _raw(tensor: Tensor) -> memoryview:
-    plain = tensor.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return plain.view(torch.uint8).numpy().data
+    flat = tensor.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
 
 
-def _put(file: BinaryIO, digest: hashlib._Hash, content: memoryview) -> int:
-    for start in range(0, len(content), _CHUNK):
-        chunk = content[start : start + _CHUNK]
+def _write_hashed(file: BinaryIO, digest: hashlib._Hash, content: memoryview) -> int:
+    for start in range(0, len(content), _CHUNK_BYTES):
+        chunk = content[start : start + _CHUNK_BYTES]
         digest.update(chunk)
         file.write(chunk)
     return len(content)
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a plain file for reading; OSError on links, ValueError on pipes and other surprises."""
+    """Open a regular file for reading; OSError for a link, ValueError for a pipe or another special file."""
     file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")  # noqa: SIM115 - returned
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise ValueError("is not a plain file")
+        raise ValueError("is not a regular file")
     return file
 
 
 def verify(path: Path, size: int, sha256: str) -> None:
-    """ValueError or OSError unless the file is a plain one of this size and hash."""
+    """Raise ValueError or OSError unless the path is a regular file of this size and hash."""
     with open_regular(path) as file:
-        found = os.fstat(file.fileno()).st_size
-        if found != size:
-            raise ValueError(f"has {found} bytes instead of {size}")
+        actual = os.fstat(file.fileno()).st_size
+        if actual != size:
+            raise ValueError(f"has {actual} bytes instead of {size}")
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
             raise ValueError("does not match its SHA-256")
 
 
-class Reader:
-    """The tensors of one file, copied out one by one."""
+class TensorFile:
+    """A safetensors file whose tensors are read one by one."""
 
     def __init__(self, path: Path) -> None:
         from safetensors import safe_open
 
         self._file: Any = safe_open(str(path), framework="pt", device="cpu")
 
-    def take(self, name: str, dtype: str, shape: list[int]) -> Tensor:
-        """Copy the tensor to memory of its own; ValueError if it is not of this dtype and shape."""
-        wanted = _DTYPES.get(dtype)
-        if wanted is None:
+    def read(self, name: str, dtype: str, shape: list[int]) -> Tensor:
+        """Return a copy of the tensor; ValueError if it does not have this dtype and shape."""
+        expected = _DTYPES.get(dtype)
+        if expected is None:
             raise ValueError(f"holds a tensor of unknown dtype {dtype[:20]!r}")
-        # The library's tensors are views of the mapped file: a copy stays good whatever happens to it.
+        # The library returns a view of the memory-mapped file; a copy survives changes of the file.
         tensor: Tensor = self._file.get_tensor(name).clone()
-        if wanted not in _CODES and tensor.dtype == torch.uint8:
-            tensor = tensor.view(wanted).reshape(shape)
-        if tensor.dtype != wanted or list(tensor.shape) != shape:
-            raise ValueError(f"holds {name[:80]!r} with another dtype or shape than the manifest says")
+        if expected not in _CODES and tensor.dtype == torch.uint8:
+            tensor = tensor.view(expected).reshape(shape)
+        if tensor.dtype != expected or list(tensor.shape) != shape:
+            raise ValueError(f"holds {name[:80]!r} with a dtype or shape that differs from the manifest")
         return tensor

@@ -1,8 +1,8 @@
-"""Nested state as JSON plus a flat list of tensors, and back, exactly.
+"""Lossless conversion of nested state to JSON plus named tensors, and back.
 
-Dicts with plain string keys stay JSON objects; whatever JSON cannot say is tagged: `$tensor`, `$tuple`,
-`$float` (nan and infinities) and `$dict` (other keys). Ints, floats, bools, None and tuples come back as
-they were; subclasses (OrderedDict, torch.Size, numpy floats, nn.Parameter) come back as their plain base.
+Dicts with plain string keys are JSON objects; values without a JSON form have a tag: `$tensor`, `$tuple`,
+`$float` (NaN and infinities) and `$dict` (other keys). Ints, floats, bools, None and tuples keep their type;
+instances of subclasses (OrderedDict, torch.Size, NumPy floats, nn.Parameter) become their base class.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 TAG = "$"
-Take = Callable[[str, str, list[int]], Tensor]
-"""Gives the tensor stored under a name, which must have this dtype and shape."""
+ReadTensor = Callable[[str, str, list[int]], Tensor]
+"""Returns the tensor stored under a name, which must have this dtype and shape."""
 
 
 def encode(value: object, tensors: dict[str, Tensor], path: str = "") -> Any:  # noqa: ANN401 - JSON
-    """JSON for `value`; its tensors are put into `tensors` under names made of their keys."""
+    """Return `value` as JSON; add its tensors to `tensors`, named by their dotted keys."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -32,19 +32,19 @@ def encode(value: object, tensors: dict[str, Tensor], path: str = "") -> Any:  #
     if isinstance(value, dict):
         return _encode_dict(value, tensors, path)
     if isinstance(value, list | tuple):
-        items = [encode(item, tensors, _below(path, i)) for i, item in enumerate(value)]
+        items = [encode(item, tensors, _join(path, i)) for i, item in enumerate(value)]
         return items if isinstance(value, list) else {"$tuple": items}
     raise TypeError(f"A checkpoint cannot hold {path or 'this'}: it is a {type(value).__name__}.")
 
 
-def _below(path: str, key: object) -> str:
+def _join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
 def _encode_tensor(value: Tensor, tensors: dict[str, Tensor], path: str) -> Any:  # noqa: ANN401
     if value.layout != torch.strided or value.is_quantized or value.is_meta:
         raise TypeError(f"A checkpoint cannot hold {path or 'this'}: it is not a plain dense tensor.")
-    # The format reserves one name and wants valid Unicode; two paths may also spell the same name.
+    # The format reserves one name and needs valid Unicode; two paths may also give the same name.
     name = path.encode("utf-8", "backslashreplace").decode() or "value"
     while name in tensors or name == "__metadata__":
         name += "'"
@@ -54,38 +54,40 @@ def _encode_tensor(value: Tensor, tensors: dict[str, Tensor], path: str) -> Any:
 
 def _encode_dict(value: dict[Any, Any], tensors: dict[str, Tensor], path: str) -> Any:  # noqa: ANN401
     if all(type(key) is str and not key.startswith(TAG) for key in value):
-        return {key: encode(item, tensors, _below(path, key)) for key, item in value.items()}
+        return {key: encode(item, tensors, _join(path, key)) for key, item in value.items()}
     for key in value:
-        if not isinstance(key, str | int) or isinstance(key, bool):  # optimizers number their parameters
-            raise TypeError(f"A checkpoint cannot hold {path or 'this'}: its key {key!r} is no str or int.")
-    return {"$dict": [[key, encode(item, tensors, _below(path, key))] for key, item in value.items()]}
+        if not isinstance(key, str | int) or isinstance(key, bool):  # optimizer states have integer keys
+            raise TypeError(
+                f"A checkpoint cannot hold {path or 'this'}: its key {key!r} is neither str nor int."
+            )
+    return {"$dict": [[key, encode(item, tensors, _join(path, key))] for key, item in value.items()]}
 
 
-def decode(node: Any, take: Take) -> object:  # noqa: ANN401 - JSON from a file
-    """Return what `encode` was given, asking `take` for the tensors; ValueError or TypeError if malformed."""
+def decode(node: Any, read_tensor: ReadTensor) -> object:  # noqa: ANN401 - JSON from a file
+    """Inverse of `encode`; `read_tensor` returns the tensors. ValueError or TypeError if malformed."""
     if isinstance(node, list):
-        return [decode(item, take) for item in node]
+        return [decode(item, read_tensor) for item in node]
     if not isinstance(node, dict):
         return node
     tag = next(iter(node), "")
     if not tag.startswith(TAG):
-        return {key: decode(item, take) for key, item in node.items()}
+        return {key: decode(item, read_tensor) for key, item in node.items()}
     content = node[tag]
     if tag == "$float" and content in ("nan", "inf", "-inf"):
         return float(content)
     if tag == "$tuple":
-        return tuple(decode(item, take) for item in content)
+        return tuple(decode(item, read_tensor) for item in content)
     if tag == "$dict":
-        return {_key(key): decode(item, take) for key, item in content}
+        return {_key(key): decode(item, read_tensor) for key, item in content}
     if tag == "$tensor":
         name, dtype, shape = content
         if not (isinstance(name, str) and isinstance(dtype, str) and isinstance(shape, list)):
             raise ValueError("a tensor entry is malformed")
-        return take(name, dtype, shape)
+        return read_tensor(name, dtype, shape)
     raise ValueError(f"unknown entry {tag[:20]!r}")
 
 
 def _key(key: object) -> str | int:
     if not isinstance(key, str | int):
-        raise ValueError("a key is no str or int")
+        raise ValueError("a key is neither str nor int")
     return key

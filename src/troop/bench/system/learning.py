@@ -69,7 +69,7 @@ def train(actors: int, seed: int) -> LearningRun:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         result = experiment(actors, seed).run(path, quiet=True)
-        rows = [row for row in curve.rows(path) if "eval/return_mean" in row]
+        rows = [row for row in curve.read_rows(path) if "eval/return_mean" in row]
     reached = result.counters.target_reached_s
     points = [(float(row["wall_s"]), float(row["eval/return_mean"])) for row in rows]
     return LearningRun(actors, seed, math.inf if reached is None else reached, points)

@@ -90,7 +90,7 @@ def concurrency(seconds: float) -> list[BenchResult]:
     speed = BenchResult(
         "three concurrent roles",
         f"{concurrent / envs:.0f} vector steps/s with their updates",
-        f"sequential {sequential / envs:.0f}",
+        f"sequential, 1 or 2 threads {sequential / envs:.0f}",
         concurrent / sequential,
         ">= 1.6",
     )

@@ -50,10 +50,15 @@ class EnvPool:
     """Config of an EnvPool task; `settings` are options of EnvPool, such as ("push_enable", False)."""
 
     id: str
+    """Id of the task in EnvPool."""
     envs: int = bounded(16, low=1, high=2**20 - 1)
-    threads: int = bounded(0, low=0)  # simulator threads; 0: one per core
+    """Simulators that step together."""
+    threads: int = bounded(0, low=0)
+    """Simulator threads; 0 for one per core."""
     settings: tuple[Setting, ...] = ()
-    slim_assets: bool = True  # build MuJoCo models without render-only textures and meshes: starts faster
+    """Options of EnvPool as name and value, such as push_enable False."""
+    slim_assets: bool = True
+    """Build MuJoCo models without render-only textures and meshes: starts faster."""
 
     @property
     def spec(self) -> EnvSpec:

@@ -36,10 +36,15 @@ class Gymnasium:
     """
 
     id: str
+    """Registered id, module:Id or module:Class."""
     envs: int = bounded(8, low=1)
+    """Envs that step together."""
     autoreset: Literal["next_step", "same_step", "disabled"] = "same_step"
-    vectorize: Literal["sync", "async"] = "sync"  # async: one process per env
+    """Autoreset mode of the Gymnasium vector env."""
+    vectorize: Literal["sync", "async"] = "sync"
+    """async runs each env in its own process."""
     settings: tuple[Setting, ...] = ()
+    """Keyword arguments of the env as name and value."""
 
     @property
     def spec(self) -> EnvSpec:

@@ -21,13 +21,21 @@ class Toy:
     """Config of a toy env by name; `limit` sets the length of an episode in steps."""
 
     id: str = "Clock"
+    """Name of the toy env."""
     envs: int = bounded(4, low=1)
+    """Envs that step together."""
     limit: int = bounded(10, low=1)
+    """Length of an episode in steps."""
     autoreset: Autoreset = "same_step"
-    discrete: bool = False  # two discrete actions (0 acts as -1, 1 as +1) instead of one continuous action
-    privileged: bool = False  # add elapsed steps / `limit` as the observation `privileged`
-    seconds: float = bounded(0.0, low=0.0)  # Sleepy: duration of a vector step
-    faults: tuple[tuple[int, int, Fault], ...] = ()  # Faulty: (vector step since reset, row, fault)
+    """Autoreset mode, as of a Gymnasium vector env."""
+    discrete: bool = False
+    """Two discrete actions (0 acts as -1, 1 as +1) instead of one continuous action."""
+    privileged: bool = False
+    """Add elapsed steps / `limit` as the observation `privileged`."""
+    seconds: float = bounded(0.0, low=0.0)
+    """Sleepy: duration of a vector step."""
+    faults: tuple[tuple[int, int, Fault], ...] = ()
+    """Faulty: (vector step since reset, row, fault)."""
 
     @property
     def spec(self) -> EnvSpec:

@@ -1,4 +1,4 @@
-"""An algorithm in two halves that learns nothing and tells everything: each net counts its own updates."""
+"""A split algorithm that does not learn: modules count their updates, learners keep their batches."""
 
 import time
 from dataclasses import dataclass
@@ -6,50 +6,49 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from troop.core.algorithm import PolicyOutput, UpdateResult
+from troop.core.algorithm import Policy, PolicyOutput, UpdateResult
 from troop.core.batch import NStep
 from troop.core.exploration import PerEpisodeUniform
 
 
-class Net(nn.Module):
-    """One number that counts, one that was drawn."""
+class CountingCritic(nn.Module):
+    """A counter of updates, and random weights that identify the module."""
 
     def __init__(self):
         super().__init__()
         self.register_buffer("updates", torch.zeros(()))
-        self.drawn = nn.Parameter(torch.randn(3))
+        self.identity = nn.Parameter(torch.randn(3))
 
 
-class Policy(Net):
-    """Noise as told, around zero."""
+class CountingPolicy(Policy):
+    """The same, with actions that are noise of the given scale around zero."""
 
     def __init__(self, size):
         super().__init__()
+        self.register_buffer("updates", torch.zeros(()))
+        self.identity = nn.Parameter(torch.randn(3))
         self.size = size
-
-    def initial_state(self, rows):
-        return None
 
     def act(self, obs, state, explore):
         noise = torch.randn(len(explore), self.size) * explore.unsqueeze(-1)
         return PolicyOutput(noise.clamp(-1, 1))
 
 
-class PartialLearner:
-    """Takes some time over an update, and remembers what it was given."""
+class CountingLearner:
+    """Sleeps for `seconds` per update; keeps the last batches and the peer's update count at each update."""
 
     consecutive_skips = torch.zeros(())
 
     def __init__(self, module, peer_module, seconds, loss):
         self.module, self.peer_module, self.seconds, self.loss = module, peer_module, seconds, loss
-        self.batches, self.followed = [], []
+        self.batches, self.peer_versions = [], []
 
     def update(self, batch):
         if self.seconds:
             time.sleep(self.seconds)
         self.module.updates += 1
         self.batches = [*self.batches[-20:], batch]
-        self.followed.append(int(self.peer_module.updates))
+        self.peer_versions.append(int(self.peer_module.updates))
         return UpdateResult({f"loss/{self.loss}": batch.obs["obs"].mean() + self.peer_module.updates})
 
     def state_dict(self):
@@ -61,15 +60,15 @@ class PartialLearner:
 
 
 @dataclass(frozen=True)
-class Split:
-    """Seconds that an update of critics and of the policy takes."""
+class CountingConfig:
+    """Builds CountingLearners; `critic_s` and `policy_s` are the seconds that an update takes."""
 
     critic_s: float = 0.0
     policy_s: float = 0.0
     n: int = 3
     gamma: float = 0.9
     bootstrap_on_truncation: bool = True
-    refused: str = ""
+    unsplittable: str = ""
 
     @property
     def experience(self):
@@ -83,15 +82,15 @@ class Split:
         return None
 
     def unsplittable_reason(self):
-        return self.refused or None
+        return self.unsplittable or None
 
     def policy(self, spec):
-        return Policy(spec.action.size)
+        return CountingPolicy(spec.action.size)
 
     def critic_learner(self, spec, peers=None, device="cpu"):
-        policy, critic = self.policy(spec), Net()
-        return PartialLearner(critic, policy, self.critic_s, "critic")
+        policy, critic = self.policy(spec), CountingCritic()
+        return CountingLearner(critic, policy, self.critic_s, "critic")
 
     def actor_learner(self, spec, peers=None, device="cpu"):
-        policy, critic = self.policy(spec), Net()
-        return PartialLearner(policy, critic, self.policy_s, "policy")
+        policy, critic = self.policy(spec), CountingCritic()
+        return CountingLearner(policy, critic, self.policy_s, "policy")

@@ -66,7 +66,7 @@ class Algorithm(Protocol[B]):
 
     @property
     def consecutive_skips(self) -> Tensor:
-        """Number of consecutive updates skipped for a non-finite loss or gradient; reading may synchronise."""
+        """Number of consecutive updates skipped for a non-finite loss or gradient; may synchronise."""
         ...
 
     def update(self, batch: B) -> UpdateResult:

@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pytest
@@ -6,6 +7,7 @@ from small_trainer import make_trainer
 
 from troop.core.errors import TrainingFault
 from troop.envs import Toy
+from troop.roles.evaluator import Evaluator
 
 ENV = Toy("PointMass", 4, limit=10)
 
@@ -91,13 +93,28 @@ def test_nine_consecutive_nan_losses_do_not_stop_training():
         trainer.step()
 
 
-def test_latest_returns_only_newer_policies():
+def test_latest_returns_each_version_once():
     trainer = make_trainer(ENV)
     assert trainer.latest(-1)[0] == 0 and trainer.latest(0) is None
     for _ in range(6):
         trainer.step()
     version, state = trainer.latest(0)
     assert version == 4 and set(state) == set(trainer.algorithm.policy.state_dict())
+    assert trainer.latest(4) is None
+
+
+def test_trainer_restored_from_an_older_checkpoint_is_evaluated():
+    trainer = make_trainer(ENV)
+    for _ in range(6):
+        trainer.step()
+    state = copy.deepcopy(trainer.state_dict())
+    for _ in range(4):
+        trainer.step()
+    evaluator = Evaluator(ENV.make, make_trainer(ENV).algorithm.policy, trainer, 4, 20)
+    assert evaluator.step() is not None and evaluator.version == 12
+    trainer.load_state_dict(state)  # its host was restarted
+    assert evaluator.step() is not None and evaluator.version == 4
+    assert evaluator.step() is None
 
 
 def test_stored_actions_contain_the_exploration_noise():

@@ -89,10 +89,11 @@ class Trainer:
             self.replay.reprioritize(index, priority)
 
     def latest(self, after: int) -> tuple[int, dict[str, Tensor]] | None:
-        """Return the number of updates and the current policy weights; None if not above `after`."""
-        if self.version <= after:
-            return None
-        return self.version, self.algorithm.policy.state_dict()
+        """Return the number of updates and the current policy weights; None if that number is `after`.
+
+        Returns the current version even if it is older than the caller's: a restart restores a checkpoint.
+        """
+        return None if self.version == after else (self.version, self.algorithm.policy.state_dict())
 
     def gauges(self) -> Metrics:
         """Return size, capacity and sample age of the replay."""

@@ -80,12 +80,13 @@ class UniformReplay:
         That is checked only on the CPU: on a GPU the check would wait for the device.
         """
         storage, device = self.storage, self.storage.device
-        random = torch.randint(2**62, (rows + 1,), generator=self.generator, device=device)
+        tries = 1 if device.type == "cpu" else kernels_torch.MAX_TRIES  # the CPU derives the other numbers
+        random = torch.randint(2**62, (tries * rows + 1,), generator=self.generator, device=device)
         window = (storage.length, self.experience.n, storage.stack_margin)
         if device.type != "cpu":
             written = torch.from_numpy(storage.rows_written).to(device)
-            shift = random[-1] / 2**62
-            return kernels_torch.draw_slots(random[:-1], shift, written, *window, storage.flags)
+            numbers, shift = random[:-1].view(tries, rows), random[-1] / 2**62
+            return kernels_torch.draw_slots(numbers, shift, written, *window, storage.flags)
         slots = torch.empty(rows, dtype=torch.int64)
         missing = kernels.draw_slots(
             random.numpy()[:-1],

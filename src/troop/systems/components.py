@@ -140,15 +140,15 @@ def add_evaluator(
     device: str = "cpu",
 ) -> None:
     """Add a node that evaluates the newest policy on schedule, in its own envs on `device`."""
-    evaluation, spec = settings.evaluation, env.spec
-    max_steps = evaluation.max_episode_steps
+    evaluation, evaluation_env = settings.evaluation, env.for_evaluation()
     program.add(
         "evaluator",
         Evaluator,
-        partial(env.for_evaluation().with_envs(evaluation.episodes).make, device=device),
-        build(make_policy, algorithm, spec, device),
+        partial(evaluation_env.with_envs(evaluation.episodes).make, device=device),
+        build(make_policy, algorithm, env.spec, device),
         weights,
         derive_seed(settings.seed, "evaluate"),
-        min(max_steps, (spec.episode_limit or max_steps) + 1),
+        evaluation.step_limit(evaluation_env.spec),
+        evaluation.explore,
     )
     program.schedule("evaluator", Schedule(evaluation.env_steps, evaluation.seconds))

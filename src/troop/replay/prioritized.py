@@ -106,7 +106,7 @@ class PrioritizedReplay(UniformReplay):
     def _flags(self) -> Array:
         return self.storage.flags.numpy() if self.storage.device.type == "cpu" else self.host_flags
 
-    def add(self, rollout: Rollout) -> None:
+    def _append(self, rollout: Rollout) -> None:
         """Append the rows with priority `extras["priority"]` or, without it, the largest priority so far."""
         stream = rollout.streams.numpy()
         before, time = self.storage.rows_written[stream], len(rollout.reward)
@@ -117,7 +117,7 @@ class PrioritizedReplay(UniformReplay):
             value = self._leaf_value(priority)
         else:
             value = np.full((time, len(stream)), self._leaf_value(self.max_priority))
-        super().add(rollout)
+        super()._append(rollout)
         length, n, margin = self.storage.length, self.experience.n, self.storage.stack_margin
         slots = stream * length + (before + np.arange(time)[:, None]) % length
         self.pending[slots] = value

@@ -51,9 +51,12 @@ class UniformReplay:
 
     def add(self, rollout: Rollout) -> None:
         """Append the rows to their streams; they overwrite the oldest ones of a full stream."""
-        self.storage.add(rollout)
         if self.sampler.reward_scale is not None:
             self.sampler.reward_scale.add(rollout)
+        self._append(self.storage.close_incomplete_stacks(rollout))
+
+    def _append(self, rollout: Rollout) -> None:
+        self.storage.add(rollout)
 
     def end_streams(self, streams: Tensor | None = None) -> None:
         """End the episodes of these streams (None: all) after a forced reset: no n-step window crosses it."""

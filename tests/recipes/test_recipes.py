@@ -5,6 +5,7 @@ import pytest
 from troop import api
 from troop.core.engine import Until
 from troop.core.errors import BadInput
+from troop.envs import EnvPool
 from troop.recipes import RECIPES, RecipeArgs, find
 
 # Envs, rows per env, gamma, v_max, n, updates per step, std_min, std_max, policy_noise of the paper's table.
@@ -40,9 +41,24 @@ def test_fasttd3_paper_has_the_settings_of_the_papers_table(env):
     assert not algorithm.layer_norm and not algorithm.clip_actions and not algorithm.target_policy
 
 
-def test_only_humanoids_get_the_tuned_reward():
-    assert ("energy_scale", -5e-5) in api.experiment("fasttd3", "G1JoystickFlatTerrain-v1").env.settings
-    assert api.experiment("fasttd3", "Go1JoystickFlatTerrain-v1").env.settings == ()
+CONTINUOUS = [
+    "fasttd3", "fasttd3-cpu", "fasttd3-paper", "fasttd3-simbav2", "td3", "ddpg", "sac", "fastsac", "ddpg-sync",
+    "apex-dpg", "pql", "pql-d", "pql-sac",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_all_recipes_train_humanoids_on_one_reward_and_evaluate_them_on_another(device):
+    envs = [find(name).make(RecipeArgs("G1JoystickFlatTerrain-v1", 16, device)).env for name in CONTINUOUS]
+    assert {(env.reward, env.settings) for env in envs} == {("tuned", (("push_enable", False),))}
+    evaluation = {dataclasses.replace(env.for_evaluation(), threads=0) for env in envs}
+    assert evaluation == {EnvPool("G1JoystickFlatTerrain-v1", 16, settings=(("push_enable", False),))}
+
+
+def test_only_g1_and_t1_get_the_tuned_reward():
+    for name in ("fasttd3", "apex-dpg"):
+        env = api.experiment(name, "Go1JoystickFlatTerrain-v1").env
+        assert (env.settings, env.reward) == ((), "default")
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -116,5 +116,5 @@ def test_settings_win_over_the_tuned_weights():
 
 
 def test_tuned_reward_of_another_task_is_rejected():
-    with pytest.raises(BadInput, match="--env.reward is tuned but 'WalkerWalk-v1' has no tuned reward"):
+    with pytest.raises(BadInput, match=r"--env.reward is tuned but 'WalkerWalk-v1' has no tuned reward"):
         _ = EnvPool("WalkerWalk-v1", reward="tuned").spec

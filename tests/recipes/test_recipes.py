@@ -1,6 +1,7 @@
 import dataclasses
 
 import pytest
+import torch
 
 from troop import api
 from troop.core.engine import Until
@@ -42,8 +43,8 @@ def test_fasttd3_paper_has_the_settings_of_the_papers_table(env):
 
 
 CONTINUOUS = [
-    "fasttd3", "fasttd3-cpu", "fasttd3-paper", "fasttd3-simbav2", "td3", "ddpg", "sac", "fastsac", "ddpg-sync",
-    "apex-dpg", "pql", "pql-d", "pql-sac",
+    "fasttd3", "fasttd3-cpu", "fasttd3-paper", "fasttd3-simbav2", "td3", "ddpg", "sac", "fastsac",
+    "ddpg-sync", "apex-dpg", "pql", "pql-d", "pql-sac",
 ]  # fmt: skip
 
 
@@ -166,3 +167,39 @@ def test_small_recipes_fit_families_of_envs(name, env):
     experiment.check()
     assert max(experiment.algorithm.critic_hidden) <= 256 and experiment.system.schedule.overlap
     assert experiment.system.replay_capacity <= 1_000_000
+
+
+@pytest.mark.parametrize("envs", [1, 3, 32, 100])
+@pytest.mark.parametrize(
+    "name, warm_up, end", [("dqn", 50_000, 0.1), ("double-dqn", 50_000, 0.01), ("c51", 50_000, 0.01)]
+)
+def test_dqn_family_on_atari_anneals_epsilon_and_updates_as_dqn_zoo(name, warm_up, end, envs):
+    """Epsilon: a million env steps after the warm-up; one update in four env steps with any number of envs."""
+    experiment = api.experiment(name, "Pong-v5", envs=envs)
+    exploration, schedule = experiment.algorithm.exploration, experiment.system.schedule
+    value = torch.zeros(1)
+    for env_steps, epsilon in (
+        (0, 1),
+        (warm_up, 1),
+        (550_000, (1 + end) / 2),
+        (1_050_000, end),
+        (10**8, end),
+    ):
+        assert exploration.update(value, None, env_steps).item() == pytest.approx(epsilon)
+    assert experiment.system.learning_starts * envs == pytest.approx(warm_up, abs=envs)
+    vector_steps = 1000
+    updates = sum(schedule.updates_after(step) for step in range(1, vector_steps + 1))
+    assert updates == vector_steps * envs // 4
+
+
+def test_rainbow_on_atari_explores_by_noise_alone_and_learns_after_20_000_env_steps():
+    experiment = api.experiment("rainbow", "Pong-v5", envs=1)
+    assert experiment.system.learning_starts == 20_000 and experiment.algorithm.target_period == 2000
+    assert experiment.system.schedule.updates_per_step == 0.25
+    values = {experiment.algorithm.exploration.update(torch.zeros(1), None, n).item() for n in (0, 10**6)}
+    assert values == {1.0}  # the noise at its full scale, and epsilon 0
+
+
+@pytest.mark.parametrize("name", ["dqn", "rainbow", "dqn-cpu", "gorila-dqn"])
+def test_small_recipes_anneal_epsilon_from_the_first_step(name):
+    assert api.experiment(name).algorithm.epsilon_delay == 0

@@ -1,5 +1,6 @@
 import copy
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from small_trainer import make_trainer
 from troop.core.errors import TrainingFault
 from troop.envs import Toy
 from troop.roles.evaluator import Evaluator
+from troop.roles.trainer import UpdateSchedule
 
 ENV = Toy("PointMass", 4, limit=10)
 
@@ -38,6 +40,25 @@ def test_overlap_makes_the_same_updates_one_step_later():
         counts[overlap] = [trainer.step().get("count/updates", 0) for _ in range(12)]
     assert counts[False] == [0] * 4 + [3] * 8
     assert counts[True] == [0] * 5 + [3] * 7
+
+
+@pytest.mark.parametrize("rate", [0.25, 1 / 3, 0.29, 1.5, 2.75])
+def test_fractions_of_updates_are_accumulated_exactly(rate):
+    schedule = UpdateSchedule(updates_per_step=rate)
+    counts = [schedule.updates_after(step) for step in range(1, 1001)]
+    assert set(counts) == {math.floor(rate), math.ceil(rate)}
+    for steps in (4, 100, 300, 1000):
+        assert sum(counts[:steps]) == math.floor(Fraction(rate).limit_denominator(1000) * steps)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_one_update_in_four_vector_steps_also_after_a_restart(overlap):
+    trainers = [make_trainer(ENV, updates=0.25, overlap=overlap, recreate_every=100) for _ in range(2)]
+    counts = [trainers[0].step().get("count/updates", 0) for _ in range(14)]
+    assert counts == [0] * 7 + [1] + [0] * 3 + [1] + [0] * 2
+    trainers[1].load_state_dict(copy.deepcopy(trainers[0].state_dict()))
+    for trainer in trainers:
+        assert [trainer.step().get("count/updates", 0) for _ in range(6)] == [0, 1, 0, 0, 0, 1]
 
 
 def test_overlap_does_not_change_the_stored_rows():

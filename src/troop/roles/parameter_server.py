@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from troop.core.config import bounded
+from troop.core.remote import readonly
 from troop.core.role import Metrics
 
 
@@ -85,6 +86,11 @@ class ParameterServer:
             self.delay += 0.01 * (delay - self.delay)
             self._apply(shared, gradient)
         return Versioned(shared.version, shared.parameters)
+
+    @readonly
+    def updates(self) -> int:
+        """Return the number of updates of the first optimizer; 0 before a learner has registered."""
+        return self.slices[0].version if 0 in self.slices else 0
 
     @torch.no_grad()
     def _apply(self, shared: Slice, gradient: Tensor) -> None:

@@ -115,6 +115,8 @@ def make_sampler(algorithm: AlgorithmConfig[Transition], env: EnvConfig, config:
         exploration = config.exploration
         if isinstance(exploration, tuple):
             exploration = PerEnv(exploration[first : first + part_env.envs])
+        elif parts > 1:
+            exploration = exploration.share(parts)
         seed = derive_seed(config.seed, f"half {part}") if parts > 1 else config.seed
         factory = EnvFactory(partial(part_env.make, device=config.device), seed, config.recreate_every)
         collectors.append(Collector(factory, policy, recorder, exploration))

@@ -21,35 +21,47 @@ class OutlierConfig:
     """Gradients of outlier losses are not sent (Gorila, section 4.2)."""
 
     max_deviations: float = bounded(4.0, low=0)
-    """An outlier is this many standard deviations above the running mean; 0 sends everything."""
+    """An outlier is this many standard deviations above the running mean, and twice as far above it as other
+    high losses lately; 0 sends everything."""
     decay: float = bounded(0.99, low=0, below=1)
     """Decay of the running mean and variance."""
     min_losses: int = bounded(100, low=1)
     """Number of losses before any counts as an outlier."""
 
 
-class OutlierFilter:
-    """Running mean and variance of a learner's losses.
+MIN_RELATIVE_STD = 0.1  # losses that hardly vary: this fraction of their mean counts as standard deviation
+TOLERANCE_DECAY = 0.9999  # per loss; losses that return every 6,900 losses or more often stay accepted
 
-    An outlier enters the statistics clipped to the bound, so the bound rises with each one and a permanently
-    higher loss is accepted after a while.
+
+class OutlierFilter:
+    """Running mean and variance of a learner's losses, and a tolerance that grows with high losses.
+
+    A loss is an outlier if it exceeds the mean by more than the bound: the larger of max_deviations * std and
+    the tolerance. A loss that exceeds the mean by more than max_deviations * std sets the tolerance to twice
+    its excess, but at most to twice the bound. So a single outlier of any size at most doubles the bound,
+    and an excess of R bounds is accepted after log2(R) + 1 outliers: neither a lasting rise nor rare high
+    losses, such as those of batches with a sparse reward, are dropped for good. An outlier enters mean and
+    variance clipped to the bound.
     """
 
     def __init__(self, config: OutlierConfig) -> None:
         self.config = config
-        self.state = torch.zeros(3)  # count, mean, variance
+        self.state = torch.zeros(4)  # count, mean, variance, tolerance
 
     def is_outlier(self, loss: float) -> bool:
         """Return whether `loss` is an outlier, and add it to the statistics."""
-        count, mean, variance = self.state.tolist()
-        bound = mean + self.config.max_deviations * variance**0.5
-        outlier = bool(self.config.max_deviations) and count >= self.config.min_losses and loss > bound
-        loss = min(loss, bound) if outlier else loss
+        count, mean, variance, tolerance = self.state.tolist()
+        tolerance *= TOLERANCE_DECAY
+        excess, outlier = loss - mean, False
+        usual = self.config.max_deviations * max(variance**0.5, MIN_RELATIVE_STD * abs(mean))
+        if self.config.max_deviations and count >= self.config.min_losses and excess > usual:
+            if bound := max(usual, tolerance):  # 0 if all losses were 0: then none is too high
+                outlier = excess > bound
+                excess = min(excess, bound)
+            tolerance = max(tolerance, 2 * excess)
         rate = max(1 - self.config.decay, 1 / (count + 1))  # a plain mean of the first losses
-        delta = loss - mean
-        self.state = torch.tensor(
-            [count + 1, mean + rate * delta, (1 - rate) * (variance + rate * delta * delta)]
-        )
+        variance = (1 - rate) * (variance + rate * excess * excess)
+        self.state = torch.tensor([count + 1, mean + rate * excess, variance, tolerance])
         return outlier
 
 

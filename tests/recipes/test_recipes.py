@@ -15,7 +15,7 @@ PAPER = {
     "T1JoystickRoughTerrain-v1": (1024, 10_240, 0.97, 10.0, 1, 2, 0.001, 0.4, 0.001),
     "Go1JoystickFlatTerrain-v1": (1024, 10_240, 0.97, 10.0, 1, 8, 0.2, 0.8, 0.2),
     "Go1Getup-v1": (1024, 10_240, 0.97, 10.0, 1, 8, 0.2, 0.8, 0.2),
-    "CheetahRun-v1": (128, 51_200, 0.99, 500.0, 3, 2, 0.1, 0.4, 0.1),
+    "CheetahRun-v1": (1024, 10_240, 0.97, 500.0, 3, 2, 0.1, 0.4, 0.1),
 }
 
 
@@ -110,6 +110,7 @@ def test_sac_has_the_papers_settings():
     assert (algorithm.tau, algorithm.gamma, algorithm.n_step, algorithm.policy_delay) == (0.005, 0.99, 1, 1)
     assert {algorithm.actor_lr, algorithm.critic_lr, algorithm.alpha_lr} == {3e-4}
     assert (algorithm.target_entropy_ratio, algorithm.atoms, algorithm.weight_decay) == (1.0, 0, 0.0)
+    assert algorithm.random_steps == 10_000 == system.learning_starts * experiment.env.envs
 
 
 @pytest.mark.parametrize("env, updates", [("G1JoystickFlatTerrain-v1", 2), ("Go1Getup-v1", 8)])
@@ -174,7 +175,7 @@ def test_small_recipes_fit_families_of_envs(name, env):
     "name, warm_up, end", [("dqn", 50_000, 0.1), ("double-dqn", 50_000, 0.01), ("c51", 50_000, 0.01)]
 )
 def test_dqn_family_on_atari_anneals_epsilon_and_updates_as_dqn_zoo(name, warm_up, end, envs):
-    """Epsilon: a million env steps after the warm-up; one update in four env steps with any number of envs."""
+    """Epsilon decreases in a million env steps after the warm-up; four env steps have one update."""
     experiment = api.experiment(name, "Pong-v5", envs=envs)
     exploration, schedule = experiment.algorithm.exploration, experiment.system.schedule
     value = torch.zeros(1)
@@ -203,3 +204,11 @@ def test_rainbow_on_atari_explores_by_noise_alone_and_learns_after_20_000_env_st
 @pytest.mark.parametrize("name", ["dqn", "rainbow", "dqn-cpu", "gorila-dqn"])
 def test_small_recipes_anneal_epsilon_from_the_first_step(name):
     assert api.experiment(name).algorithm.epsilon_delay == 0
+
+
+@pytest.mark.parametrize("name, random_steps", [("td3", 25_000), ("ddpg", 10_000)])
+@pytest.mark.parametrize("envs", [1, 8, 7])
+def test_td3_and_ddpg_start_with_random_actions_and_learn_after_them(name, random_steps, envs):
+    experiment = api.experiment(name, "Pendulum-v1", envs=envs)
+    assert experiment.algorithm.random_steps == random_steps
+    assert 0 <= experiment.system.learning_starts * envs - random_steps < envs

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 import torch
 from recording_observer import RecordingObserver
-from small_systems import GORILA, SETTINGS, TrajectoryConfig, build_roles, inline_host, step_rounds
+from small_systems import GORILA, SETTINGS, TrajectoryConfig, inline_host, step_rounds
 
 from troop.algorithms import DQNConfig
 from troop.core.engine import Until

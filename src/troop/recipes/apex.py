@@ -44,6 +44,7 @@ DPG_ACTORS = 64
 # Section 4.2 and appendix D: DDPG with Adam 1e-4, three-step targets, noise of 0.3 in all actors. The paper
 # copies the targets every 100 batches; tau 0.01 gives targets of the same mean age. ReLU instead of its tanh.
 DPG: dict[str, Any] = fast_td3.DDPG | {
+    "random_steps": 0,
     "n_step": 3,
     "tau": 0.01,
     "std_min": 0.3,

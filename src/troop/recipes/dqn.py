@@ -40,8 +40,8 @@ class DQNVariant:
 
 # Mnih et al. 2015, extended data table 1, in dqn_zoo's units: RMSProp centred with lr 2.5e-4, decay 0.95 and
 # epsilon 0.01 / 32^2; epsilon-greedy from 1 to 0.1 over a million env steps (four million frames) from the
-# first update on, after 50,000 env steps; the target network is copied every 10,000 env steps, which are 2,500
-# updates at one update per four env steps.
+# first update on, after 50,000 env steps; the target network is copied every 10,000 env steps, which are
+# 2,500 updates at one update per four env steps.
 DQN: dict[str, Any] = {}
 # Van Hasselt et al. 2016, the tuned variant: epsilon to 0.01, target every 30,000 steps.
 DOUBLE = {"double": True, "epsilon_end": 0.01, "target_period": 7500}

@@ -164,8 +164,8 @@ TD3: dict[str, Any] = {
     "critic_hidden": (256, 256),
     "weight_decay": 0.0,
 }
-# Lillicrap et al. 2016 with the networks and rates of TD3: one critic, no target noise, no delay. 10,000 random
-# steps as in the TD3 paper (its code has 25,000); Lillicrap et al. state none.
+# Lillicrap et al. 2016 with the networks and rates of TD3: one critic, no target noise, no delay. It has
+# 10,000 random steps as in the TD3 paper (whose code has 25,000); Lillicrap et al. state none.
 DDPG = TD3 | {
     "random_steps": 10_000,
     "critics": 1,

@@ -76,8 +76,8 @@ BETA_AV = {"dmc": 2.0}
 def cpu_algorithm(name: str, family: str) -> TD3Config | SACConfig:
     """Return the settings of FastTD3 or SAC for CPUs.
 
-    The critics of `pql-d` therefore learn from FastTD3's target, the distribution with the lower mean, and not
-    from PQL-D's element-wise minimum, with which the small recipe was not measured.
+    The critics of `pql-d` therefore learn from FastTD3's target, the distribution with the lower mean, and
+    not from PQL-D's element-wise minimum, with which the small recipe was not measured.
     """
     if name == "pql-sac":
         return SACConfig(**sac.SMALL)

@@ -17,6 +17,7 @@ from troop.algorithms.optim import (
     OptimizerConfig,
     copy_parameters,
     frozen_copy,
+    merge_batch,
     polyak_update,
     value_and_grad,
 )
@@ -233,7 +234,7 @@ class Rainbow:
     def update(self, batch: Transition) -> UpdateResult:
         """Perform one gradient step, then the target update if it is due."""
         if self.policy.normalizer is not None and (weight := Normalizer.merge_weight(self.updates)):
-            self.policy.normalizer.update(batch.obs[OBS], weight)
+            merge_batch(self.policy.normalizer, batch.obs[OBS], weight, self.peers)
         grads, loss, (divergence, value) = self.value_and_grad(batch)
         skipped = self.optimizer.step(grads, loss)
         self.updates += 1

@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from troop.algorithms.optim import OptimizerConfig, frozen_copy, polyak_update, value_and_grad
+from troop.algorithms.optim import OptimizerConfig, frozen_copy, merge_batch, polyak_update, value_and_grad
 from troop.algorithms.requirements import continuous_control_reason, support_reason
 from troop.core.algorithm import Policy, PolicyOutput, State, UpdateResult
 from troop.core.batch import NStep, Transition
@@ -388,7 +388,7 @@ class TD3ActorLearner:
     """Moves the actor up the critics' value and owns the statistics of the observation normalizer."""
 
     def __init__(self, cfg: TD3Config, policy: TD3Policy, critic: Critics, peers: Peers, device: str) -> None:
-        self.cfg, self.policy, self.critic = cfg, policy, critic
+        self.cfg, self.policy, self.critic, self.peers = cfg, policy, critic, peers
         self.module: nn.Module = policy
         self.peer_module: nn.Module = critic
         self.optimizer = cfg.optimizer(device).build(policy.actor, cfg.actor_lr, peers, cfg.policy_delay)
@@ -413,7 +413,7 @@ class TD3ActorLearner:
     def update_normalizer(self, obs: Obs) -> None:
         """Merge a batch into the normalizer's statistics; call once per update."""
         if self.policy.normalize and (weight := Normalizer.merge_weight(self.updates)):
-            self.policy.normalizer.update(full_obs(obs), weight)
+            merge_batch(self.policy.normalizer, full_obs(obs), weight, self.peers)
         self.updates += 1
 
     def loss(self, obs: Obs) -> tuple[Tensor, tuple[()]]:

@@ -47,11 +47,12 @@ class Normalizer(nn.Module):
         return torch.addcmul(self.offset[:columns], x, self.scale[:columns])
 
     @torch.no_grad()
-    def update(self, x: Tensor, weight: int = 1) -> None:
-        """Merge the rows of x [B, columns], counted `weight` times, into the statistics (Chan et al. 1979).
+    def update(self, x: Tensor, weight: int = 1) -> tuple[Tensor, Tensor]:
+        """Merge the rows of x [B, columns], counted `weight` times; return their mean and variance [columns].
 
-        The merge uses the difference of means *before* the mean moves. Using the one after it, as the
-        reference code does, underestimates the variance while batches are large relative to the count.
+        The merge (Chan et al. 1979) uses the difference of means *before* the mean moves. Using the one
+        after it, as the reference code does, underestimates the variance while batches are large relative to
+        the count.
         """
         var, mean = torch.var_mean(x.to(self.mean.dtype), 0, correction=0)
         rows = x.shape[0] * weight
@@ -61,5 +62,16 @@ class Normalizer(nn.Module):
         finite = merged - merged == 0  # a column that overflows float32 keeps its statistics
         torch.where(finite, torch.addcmul(self.mean, delta, fraction), self.mean, out=self.mean)
         torch.where(finite, merged, self.var, out=self.var)
+        self._update_scale()
+        return mean, var
+
+    @torch.no_grad()
+    def load(self, count: Tensor, mean: Tensor, var: Tensor) -> None:
+        """Replace the statistics."""
+        for own, x in ((self.count, count), (self.mean, mean), (self.var, var)):
+            own.copy_(x)
+        self._update_scale()
+
+    def _update_scale(self) -> None:
         torch.div(1.0, self.var.sqrt().add_(self.eps), out=self.scale)
         torch.mul(self.mean, self.scale, out=self.offset).neg_()

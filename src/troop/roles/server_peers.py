@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from troop.core.config import bounded
-from troop.core.peers import MakeOptimizer
-from troop.core.remote import call_async
+from troop.core.peers import MakeOptimizer, Moments
+from troop.core.remote import Prefetch, call_async
 from troop.roles.parameter_server import ParameterServer, Versioned
 
 
@@ -172,12 +172,20 @@ class ParameterServerOptimizer(Optimizer):
             self.last_version = int(versions[0])
 
 
+MIN_SHARE = 1e-3  # of the samples of a statistic: fewer new ones are not worth a message
+
+
 class ServerPeers:
-    """The other copies of a learner; each parameter server holds one range of the parameters."""
+    """The other copies of a learner; each parameter server holds one range of the parameters.
+
+    The first server also holds the statistics that all copies share.
+    """
 
     def __init__(self, servers: Sequence[ParameterServer], outliers: OutlierConfig) -> None:
         self.servers, self.outliers = servers, outliers
         self.optimizers: list[ParameterServerOptimizer] = []
+        self._merged: dict[str, Prefetch[[str, Moments, Moments], Moments]] = {}  # requests by statistic
+        self._unsent: dict[str, Moments] = {}
 
     def optimizer(self, parameters: list[nn.Parameter], make: MakeOptimizer) -> Optimizer:
         """Return an optimizer that steps on the servers; `make` is not used."""
@@ -185,9 +193,24 @@ class ServerPeers:
         self.optimizers.append(optimizer)
         return optimizer
 
-    def mean(self, x: Tensor) -> Tensor:
-        """Return `x`: learners are asynchronous and do not wait for each other."""
-        return x
+    def merge_moments(self, name: str, batch: Moments, own: Moments) -> Moments | None:
+        """Send the batch to the first server; return its newest reply merged with what it does not include.
+
+        Never waits for a reply. A batch is kept for the next message while a reply is missing, or as long as
+        it has few samples relative to `own`.
+        """
+        batch, own = batch.to("cpu"), own.to("cpu")
+        if name in self._unsent:
+            batch = self._unsent.pop(name).merge(batch)
+        requests = self._merged.setdefault(name, Prefetch(self.servers[0].merge_moments))
+        newest = requests.poll()
+        if requests.in_flight or batch.count < MIN_SHARE * own.count:
+            self._unsent[name] = batch
+        else:
+            requests.request(name, batch, own)
+            if (reply := requests.poll()) is not None:  # a server on the same host
+                return reply
+        return None if newest is None else newest.merge(batch)
 
     def period_elapsed(self, updates: int, period: int) -> bool:
         """Return whether a period is complete by the servers' count, the same for all copies."""

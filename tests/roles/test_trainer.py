@@ -146,3 +146,27 @@ def test_stored_actions_contain_the_exploration_noise():
     spread = action.square().mean(1).sqrt()  # per env; the policy's own action is nearly 0
     assert 0.23 < spread.mean() < 0.27
     assert spread.min() > 0.1 and spread.max() < 0.45
+
+
+def test_resumed_run_without_replay_rows_keeps_the_divisor_of_rewards():
+    env = Toy("Clock", 4, limit=10)  # rewards of 1: the first returns are far below later ones
+    settings = {"save_replay": False, "normalize_rewards": True}
+    trainer = make_trainer(env, updates=0, **settings)
+    for _ in range(40):
+        trainer.step()
+    divisor = trainer.replay.reward_scale.value
+    resumed = make_trainer(env, updates=0, **settings)
+    resumed.load_state_dict(copy.deepcopy(trainer.state_dict()))
+    assert len(resumed.replay) == 0 and resumed.replay.reward_scale.value == divisor
+    for _ in range(6):
+        resumed.step()
+    reward = resumed.replay.sample(16).reward
+    assert torch.equal(reward, 1 / resumed.replay.reward_scale.value.expand(16))
+    assert resumed.replay.reward_scale.value == pytest.approx(divisor.item(), rel=0.1)
+
+
+def test_checkpoint_without_reward_scale_is_restored_into_a_run_with_one():
+    state = make_trainer(ENV, save_replay=False).state_dict()
+    trainer = make_trainer(ENV, save_replay=False, normalize_rewards=True)
+    trainer.load_state_dict(copy.deepcopy(state))
+    assert trainer.replay.reward_scale.moments.count == 0

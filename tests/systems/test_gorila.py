@@ -5,7 +5,7 @@ import torch
 from recording_observer import RecordingObserver
 from small_systems import GORILA, SETTINGS, TrajectoryConfig, inline_host, step_rounds
 
-from troop.algorithms import DQNConfig
+from troop.algorithms import DQNConfig, TD3Config
 from troop.core.engine import Until
 from troop.core.errors import BadInput
 from troop.core.exploration import OverUpdates
@@ -181,3 +181,41 @@ def test_run_in_processes_applies_the_gradients_of_all_learners(shared):
         counts = observer.state[f"{name}.counts"]
         sent = sum(counts.values())
         assert counts["applied"] > 100 and 0 <= result.counters.updates - sent <= 3
+
+
+TD3 = TD3Config(actor_hidden=(8,), critic_hidden=(8,), atoms=11, normalize_rewards=True)
+
+
+def observed_statistics(state, bundle):
+    """Return (mean of observations, mean of returns) that a bundle of a checkpoint uses."""
+    normalizer = state[f"{bundle}.algorithm"]["policy"]
+    return normalizer["normalizer.mean"], state[f"{bundle}.replay"]["reward_scale"]["mean"]
+
+
+def test_bundles_share_the_statistics_of_observations_and_rewards():
+    host = inline_host(dataclasses.replace(GORILA, bundles=3), TD3, Toy("PointMass", 2, limit=12))
+    step_rounds(host, 60)
+    server, bundles = host.roles["server"], [host.roles[f"bundle{i}"] for i in range(3)]
+    assert server.moments["returns"].count == 3 * 2 * 60
+    assert server.moments["observations"].count == 3 * 8 * 55
+    divisors = [bundle.replay.reward_scale.value.item() for bundle in bundles]
+    assert divisors == pytest.approx([divisors[-1]] * 3, rel=0.02)  # bundles report one after the other
+    means = [bundle.algorithm.policy.normalizer.mean for bundle in bundles]
+    assert all(torch.allclose(mean, means[-1], atol=0.02) for mean in means)
+    returns = bundles[-1].replay.reward_scale.moments
+    assert torch.allclose(returns.var.double(), server.moments["returns"].var)
+
+
+def test_statistics_are_shared_between_processes_and_saved():
+    system = dataclasses.replace(GORILA, servers=2, replay_capacity=20_000)
+    observer, engine = RecordingObserver(), Processes(threads=1, log_s=0.2)
+    program = system.program(TD3, Toy("PointMass", 2, limit=12), SETTINGS)
+    result = engine.run(program, Until(env_steps=1500), 3, observer)
+    assert result.status == "done" and result.counters.restarts == 0
+    shared = observer.state["server.moments"]
+    assert shared["returns"]["count"] == pytest.approx(result.counters.env_steps, rel=0.1)
+    assert not observer.state["server1.moments"]
+    for bundle in ("bundle0", "bundle1"):
+        obs, returns = observed_statistics(observer.state, bundle)
+        assert torch.allclose(obs.double(), shared["observations"]["mean"], atol=0.05)
+        assert returns.item() == pytest.approx(shared["returns"]["mean"].item(), rel=0.05)

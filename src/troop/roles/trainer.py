@@ -122,10 +122,12 @@ class Trainer:
         self.collector.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of algorithm, replay and env."""
+        """Return the state of algorithm, replay and env; without `save_replay` only its reward scale."""
+        scale = self.replay.reward_scale
         return {
             "algorithm": self.algorithm.state_dict(),
             "replay": self.replay.state_dict() if self.save_replay else None,
+            "reward_scale": None if scale is None or self.save_replay else scale.state_dict(),
             "collector": self.collector.state_dict(),
             "version": self.version,
             "vector_steps": self.vector_steps,
@@ -137,6 +139,8 @@ class Trainer:
         self.version, self.vector_steps = int(state["version"]), int(state.get("vector_steps", 0))
         if state["replay"] is None:
             self.notes.append("the checkpoint has no replay (--system.save-replay): it starts empty")
+            if self.replay.reward_scale is not None and state["reward_scale"] is not None:
+                self.replay.reward_scale.load_state_dict(state["reward_scale"])
         elif dropped := self.replay.load_state_dict(state["replay"]):
             self.notes.append(f"dropped {dropped:,} replay rows that do not fit these envs and this capacity")
         if not self.collector.load_state_dict(state["collector"]):

@@ -51,13 +51,22 @@ def rows_per_env(spec: EnvSpec, capacity: int, envs: int, minimum: int) -> int:
 
 
 def make_replay(
-    spec: EnvSpec, experience: NStep, size: ReplaySize, priority: PriorityConfig, seed: int, device: str
+    spec: EnvSpec,
+    experience: NStep,
+    size: ReplaySize,
+    priority: PriorityConfig,
+    seed: int,
+    device: str,
+    peers: Peers = NO_PEERS,
 ) -> UniformReplay:
-    """Build a prioritized replay, or a uniform one if `priority.alpha` is 0."""
+    """Build a prioritized replay, or a uniform one if `priority.alpha` is 0.
+
+    `peers` share its reward scale.
+    """
     seed = derive_seed(seed, "replay")
     if priority.alpha:
-        return PrioritizedReplay(spec, experience, size, seed, device, priority)
-    return UniformReplay(spec, experience, size, seed, device)
+        return PrioritizedReplay(spec, experience, size, seed, device, priority, peers)
+    return UniformReplay(spec, experience, size, seed, device, peers)
 
 
 class MakeLearner(Protocol):

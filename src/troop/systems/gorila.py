@@ -86,6 +86,7 @@ class Gorila:
             program.add(name, ParameterServer, adagrad, name)
             for name in (f"server{i or ''}" for i in range(self.servers))
         ]
+        peers = build(ServerPeers, servers, self.outliers)
         role = "learner" if self.shared_replay else "bundle"
         learners = [
             build(
@@ -94,7 +95,7 @@ class Gorila:
                 env.spec,
                 settings.seed,
                 devices[f"{role}{i}"],
-                build(ServerPeers, servers, self.outliers),
+                peers,
             )
             for i in range(self.bundles)
         ]
@@ -113,7 +114,7 @@ class Gorila:
             )
             trainers.append(
                 self.bundle_config().add_trainer(
-                    program, f"bundle{i}", algorithm, env, bundle, learner, exploration, f"replay{i}"
+                    program, f"bundle{i}", algorithm, env, bundle, learner, exploration, f"replay{i}", peers
                 )
             )
         add_evaluator(program, algorithm, env, trainers[0], settings)

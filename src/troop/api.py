@@ -18,6 +18,7 @@ from troop.core.engine import Until
 from troop.core.env import OBS, Continuous, EnvConfig, Obs
 from troop.core.errors import BadInput
 from troop.core.program import derive_seed
+from troop.core.system import Evaluation
 from troop.envs.atari_scores import human_normalized
 from troop.experiment import Experiment
 from troop.recipes import RecipeArgs, find
@@ -132,8 +133,9 @@ def resume(
 class TrainedPolicy:
     """A trained policy and the env in which it is evaluated; call it with observations to get actions."""
 
-    def __init__(self, module: Policy, env: EnvConfig) -> None:
+    def __init__(self, module: Policy, env: EnvConfig, evaluation: Evaluation | None = None) -> None:
         self.module, self.env, self.spec = module, env, env.spec
+        self.evaluation = evaluation or Evaluation()
         module.eval()
         action = self.spec.action
         self._bounds = None
@@ -184,21 +186,26 @@ def load_policy(run: str | Path, device: str = "cpu") -> TrainedPolicy:
         module.load_state_dict(loaded.state["policy"])
     except (RuntimeError, KeyError) as error:
         raise BadInput(f"The policy of {directory.path} does not fit its config.json.") from error
-    return TrainedPolicy(module.to(device), config.env.for_evaluation())
+    return TrainedPolicy(module.to(device), config.env.for_evaluation(), config.evaluation)
 
 
-def evaluate(run: str | Path, episodes: int = 16, seed: int = 0, device: str = "cpu") -> dict[str, float]:
-    """Evaluate the newest policy of a run without exploration, on the first episode of `episodes` envs.
+def evaluate(
+    run: str | Path, episodes: int = 16, seed: int = 0, device: str = "cpu", explore: float | None = None
+) -> dict[str, float]:
+    """Evaluate the newest policy of a run as training does, on the first episode of `episodes` envs.
 
-    Returns the mean, standard deviation, minimum and maximum of the episode returns, the mean length in
-    steps, the numbers of episodes and of unfinished ones, and on Atari the human-normalized score in percent.
+    `explore` is the exploration value of the policy; None for that of the run's own evaluations (by default
+    0, no exploration). Returns the mean, standard deviation, minimum and maximum of the episode returns, the
+    mean length in steps, the numbers of episodes and of unfinished ones, and on Atari the human-normalized
+    score in percent.
     """
     policy = load_policy(run, device)
-    max_steps = (policy.spec.episode_limit or 10_000) + 1
+    max_steps = policy.evaluation.step_limit(policy.spec)
+    explore = policy.evaluation.explore if explore is None else explore
     env_seed = derive_seed(seed, "evaluate")
     env = policy.env.with_envs(episodes).make(env_seed, device=device)
     try:
-        returns, lengths, finished = first_episodes(env, policy.module, env_seed, max_steps)
+        returns, lengths, finished = first_episodes(env, policy.module, env_seed, max_steps, explore)
     finally:
         env.close()
     result = {

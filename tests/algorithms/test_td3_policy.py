@@ -95,3 +95,26 @@ def test_bf16_losses_are_near_float32_ones():
     plain, amp = losses(policy_noise=0.0), losses(policy_noise=0.0, amp=True)
     assert amp != plain
     assert amp == pytest.approx(plain, rel=0.03, abs=0.05)
+
+
+def test_infinite_exploration_is_a_uniformly_random_action():
+    agent, rows = policy(), 20_000
+    obs = {"obs": torch.zeros(rows, 3)}
+    explore = torch.where(torch.arange(rows) % 2 == 0, torch.inf, 0.0)
+    action = agent.act(obs, None, explore).action
+    assert torch.equal(action[1::2], agent.act(obs, None, torch.zeros(rows)).action[1::2])
+    random = action[::2]
+    assert random.abs().max() <= 1 and random.mean().abs() < 0.02
+    assert random.var().item() == pytest.approx(1 / 3, rel=0.03)
+
+
+def test_random_steps_precede_the_mixed_noise():
+    exploration = config(random_steps=100, std_min=0.2, std_max=0.4).exploration
+    values = exploration.initial(8, torch.device("cpu"))
+    assert values.isinf().all()
+    values = exploration.update(values, torch.ones(8, dtype=torch.bool), 96)
+    assert values.isinf().all()
+    values = exploration.update(values, None, 104)
+    assert ((values >= 0.2) & (values <= 0.4)).all()
+    assert torch.equal(exploration.update(values, None, 112), values)
+    assert exploration.share(4).env_steps == 25 and max(exploration.per_env(3)) == 0.4

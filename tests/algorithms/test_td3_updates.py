@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 import math
 
 import pytest
@@ -181,3 +182,40 @@ def test_a_restored_learner_continues_bit_equal(changes):
         losses.append([float(one.update(batch(seed=u)).metrics["loss/critic"]) for u in range(10, 17)])
     assert losses[0] == losses[1] and all(math.isfinite(x) for x in losses[0])
     assert different_paths(agent.state_dict(), other.state_dict()) == []
+
+
+@pytest.mark.parametrize("how", ["lower_mean", "elementwise_min"])
+def test_priorities_of_categorical_critics_vanish_at_the_target_and_do_not_favour_broad_targets(how):
+    """The KL divergence: cross entropies would add the entropy of the target, 0 after termination."""
+    agent = learner(categorical_min=how, **PLAIN)
+    sample = dataclasses.replace(batch(64), index=torch.arange(64))
+    target = agent.critic_learner.target(sample, sample.next_obs["obs"])
+    found = agent.critic_learner.loss(sample)[1][0]
+    logits = agent.critic(sample.obs["obs"], sample.action).log_softmax(-1)
+    for row in range(64):
+        by_hand = []
+        for critic in range(2):
+            t, log_p = target[0, row].double(), logits[critic, row].double()
+            if how == "lower_mean":
+                terms = torch.special.xlogy(t, t) - t * log_p
+                by_hand.append(terms.sum().item())
+            else:
+                p = log_p.exp()
+                terms = torch.special.xlogy(t, t / p) + torch.special.xlogy(1 - t, (1 - t) / (1 - p))
+                by_hand.append(terms.mean().item())
+        assert found[row].item() == pytest.approx(max(by_hand), abs=1e-4)
+
+
+def test_dq_da_is_clipped_element_wise_per_row():
+    free, clipped = learner(**PLAIN), learner(action_gradient_clip=1e-3, **PLAIN)
+    sample = batch()
+    gradients = []
+    for agent in (free, clipped):
+        captured = []
+        agent.policy.actor.register_forward_hook(
+            lambda _m, _i, action, captured=captured: action.register_hook(captured.append) and None
+        )
+        agent.actor_learner.update_actor(sample.obs)
+        gradients.append(captured[0] * 16)  # the loss is a mean over 16 rows
+    assert gradients[0].abs().max() > 1e-2
+    assert torch.allclose(gradients[1], gradients[0].clamp(-1e-3, 1e-3), atol=1e-9)

@@ -56,7 +56,7 @@ def test_help_of_a_recipe_shows_its_settings(tmp_path):
     text = troop("train", "fasttd3", "--help", cwd=tmp_path)
     for flag in (
         "--gamma FLOAT",
-        "--updates-per-step INT",
+        "--updates-per-step FLOAT",
         "--episodes INT",
         "--engine.threads INT",
         "--minutes M",

@@ -15,6 +15,7 @@ from troop.cli.main import run
 from troop.compare import planning, session
 from troop.compare.notes import notes
 from troop.compare.plan import ComparisonPlan
+from troop.experiment import Experiment
 
 TINY = ["--env", "toy:Sleepy", "--env.discrete", "--env.seconds", "0.01", "--envs", "4"]
 TINY += ["--evaluation.episodes", "2", "--system.learning-starts", "50", "--system.schedule.batch-size", "16"]
@@ -60,6 +61,18 @@ INVALID = [
     (["dqn", "--env", "CartPole-v1", "--minutes", "1", "--env_steps", "5"], "both"),
     (["results.md=dqn", "--env", "CartPole-v1", "--minutes", "1"], "or of a file"),
     (["low=dqn", "low=c51", "--env", "CartPole-v1", "--minutes", "1"], "low is named twice"),
+    (
+        ["dqn", "short=dqn --env.settings max_episode_steps 100", "--env", "CartPole-v1", "--minutes", "1"],
+        "dqn is evaluated with --env.settings [] and short with [['max_episode_steps', 100]], so that",
+    ),
+    (
+        ["dqn", "short=dqn --max-episode-steps 100", "--env", "CartPole-v1", "--minutes", "1"],
+        "dqn is evaluated with --evaluation.max-episode-steps 501 and short with 100, so that their returns",
+    ),
+    (
+        ["dqn", "random=dqn --evaluation.explore 0.05", "--env", "CartPole-v1", "--minutes", "1"],
+        "dqn is evaluated with --evaluation.explore 0.0 and random with 0.05, so that their returns",
+    ),
     (["low=dqn --name 'x", "--env", "CartPole-v1", "--minutes", "1"], "cannot be parsed"),
 ]
 
@@ -139,6 +152,25 @@ def test_variant_of_a_recipe_has_its_own_settings(compare, capsys):
     assert "--algorithm.gamma is 0.8 for low" in capsys.readouterr().err
     compare("--envs", 8, low, code=2)  # named after a flag
     assert "--envs is 8 for dqn" in capsys.readouterr().err
+
+
+def test_added_recipe_must_be_evaluated_as_the_others(compare, capsys):
+    before = compare()
+    assert compare("random=dqn --evaluation.explore 0.1", code=2) == before
+    assert "dqn is evaluated with --evaluation.explore 0.0 and random with 0.1" in capsys.readouterr().err
+
+
+def test_recipes_that_train_a_humanoid_on_different_rewards_can_be_compared(tmp_path):
+    args = planning.CompareArgs(
+        ("fasttd3", "apex-dpg", "plain"),
+        "T1JoystickFlatTerrain-v1",
+        minutes=1.0,
+        variants={"plain": ("fasttd3", "--env.reward", "default")},
+    )
+    recipes = planning.new_plan(args, make_experiment, tmp_path).recipes
+    assert [config["env"]["reward"] for config in recipes.values()] == ["tuned", "tuned", "default"]
+    evaluation = [Experiment.from_dict(config).env.for_evaluation() for config in recipes.values()]
+    assert len({(env.settings, env.reward) for env in evaluation}) == 1
 
 
 def test_repeating_the_command_keeps_the_plan(compare):

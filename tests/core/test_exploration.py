@@ -1,12 +1,20 @@
 """Values of the exploration schedules; per-env constants equal the formulas of the papers."""
 
 import itertools
+import math
 import statistics
 
 import pytest
 import torch
 
-from troop.core.exploration import EpsilonLadder, LinearSchedule, PerEnv, PerEpisodeUniform
+from troop.core.exploration import (
+    EpsilonLadder,
+    LinearSchedule,
+    PerEnv,
+    PerEpisodeUniform,
+    RandomStart,
+    anneal_over_updates,
+)
 
 CPU = torch.device("cpu")
 
@@ -56,6 +64,37 @@ def test_linear_schedule_anneals_over_its_env_steps():
     for env_steps, value in ((0, 1.0), (50, 0.55), (100, 0.1), (1000, 0.1)):
         assert schedule.update(values, None, env_steps).tolist() == pytest.approx([value] * 2)
     assert LinearSchedule(1.0, 0.1, 0).update(values, None, 0).tolist() == pytest.approx([0.1] * 2)
+
+
+def test_linear_schedule_keeps_its_start_for_the_first_env_steps():
+    schedule, values = LinearSchedule(1.0, 0.1, 100, start_after=50), torch.zeros(1)
+    for env_steps, value in ((0, 1.0), (50, 1.0), (51, 0.991), (100, 0.55), (150, 0.1), (1000, 0.1)):
+        assert schedule.update(values, None, env_steps).item() == pytest.approx(value)
+    step = LinearSchedule(1.0, 0.1, 0, start_after=50)
+    assert [step.update(values, None, env_steps).item() for env_steps in (49, 50)] == pytest.approx([1, 0.1])
+    assert schedule.share(5) == LinearSchedule(1.0, 0.1, 20, 10)
+
+
+def test_linear_schedule_can_count_updates_instead_of_env_steps():
+    updates, values, linear = [0], torch.zeros(2), LinearSchedule(1.0, 0.1, 100)
+    schedule = anneal_over_updates(linear, lambda: updates[0])
+    assert schedule.initial(2, CPU).tolist() == [1.0, 1.0] and schedule.per_env(3) == linear.per_env(3)
+    for count, value in ((0, 1.0), (50, 0.55), (200, 0.1)):
+        updates[0] = count
+        assert schedule.update(values, None, 10**6).tolist() == pytest.approx([value] * 2)
+    assert schedule.share(7) == schedule
+
+
+def test_random_start_counts_env_steps_also_if_its_schedule_counts_updates():
+    updates, values = [0], torch.full((1,), math.inf)
+    random_start = RandomStart(LinearSchedule(1.0, 0.1, 100), 30)
+    schedule = anneal_over_updates(random_start, lambda: updates[0]).share(3)
+    assert schedule.update(values, None, 9).isinf().all()
+    values = schedule.update(values, None, 10)
+    updates[0] = 100
+    assert schedule.update(values, None, 11).item() == pytest.approx(0.1)
+    noise = PerEpisodeUniform(0.1, 0.2)
+    assert anneal_over_updates(noise, lambda: 0) is noise
 
 
 def test_annealed_epsilon_becomes_the_ladder():

@@ -172,3 +172,16 @@ def test_binary_cross_entropy_is_minimal_at_the_target_and_finite():
     loss = categorical.binary_cross_entropy(torch.tensor([[0.0, 1.0, 0.0], [0.1, 0.2, 0.3]]), sure)
     loss.sum().backward()
     assert loss.isfinite().all() and sure.grad.isfinite().all() and sure.grad[0, 1] < 0
+
+
+def test_expectations_are_float32_under_autocast():
+    """In bf16 the lower of two similar critics is wrong or tied in many rows."""
+    atoms = torch.linspace(-250, 250, 101)
+    one = torch.randn(4096, 101, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    other = (one + 1e-4 * torch.rand(4096, 101, generator=torch.Generator().manual_seed(1))).clamp_min(0)
+    other = other / other.sum(-1, keepdim=True)
+    exact = [(p.double() @ atoms.double()) for p in (one, other)]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = [categorical.mean(p, atoms) for p in (one, other)]
+    assert all(x.dtype == torch.float32 for x in found)
+    assert ((found[0] < found[1]) == (exact[0] < exact[1])).float().mean() > 0.99

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from troop.nets import mlp
 from troop.nets.actors import DeterministicActor
-from troop.nets.critics import Critics
+from troop.nets.critics import Critics, QReduction
 from troop.nets.mlp import MLP
 from troop.nets.network_config import NetworkConfig
 
@@ -138,3 +138,13 @@ def test_critics_are_independent_functions_of_observation_and_action():
         critics(obs, action)[count].sum().backward()
         for parameter in critics.parameters():
             assert [bool(parameter.grad[c].any()) for c in range(3)] == [c == count for c in range(3)]
+
+
+def test_q_reduction_is_float32_under_autocast():
+    outputs, atoms = torch.randn(2, 64, 101), torch.linspace(-250, 250, 101)
+    exact = (outputs.double().softmax(-1) @ atoms.double()).amin(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = QReduction("min", atoms)(outputs.bfloat16())
+    rounded = (outputs.bfloat16().double().softmax(-1) @ atoms.double()).amin(0)
+    assert found.dtype == torch.float32 and torch.allclose(found.double(), rounded, atol=1e-2)
+    assert not torch.allclose(found.double(), exact, atol=1e-2)  # the logits themselves were bf16

@@ -103,3 +103,14 @@ def test_statistics_are_part_of_the_state_dict():
     for one in (normalizer, other):
         one.update(x)
     assert torch.equal(other.var, normalizer.var)
+
+
+def test_batches_after_the_warm_up_weigh_as_much_as_those_before():
+    """A jump of the mean from 0 to 10 after 1,000 of 11,000 updates: the mean is 9.1, not 5."""
+    normalizer = Normalizer(1)
+    for update in range(11_000):
+        if weight := Normalizer.merge_weight(update):
+            normalizer.update(torch.full((4, 1), 0.0 if update < 1000 else 10.0), weight)
+    assert normalizer.mean.item() == pytest.approx(10 * 10_000 / 11_000, abs=0.01)
+    assert normalizer.var.item() == pytest.approx(100 * (1000 / 11_000) * (10_000 / 11_000), rel=0.01)
+    assert normalizer.count.item() == 4 * 11_000

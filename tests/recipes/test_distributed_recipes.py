@@ -43,6 +43,7 @@ def test_apex_dpg_on_a_gpu_has_the_papers_settings():
     assert (algorithm.actor_lr, algorithm.critic_lr) == (1e-4, 1e-4)
     assert (algorithm.actor_hidden, algorithm.critic_hidden) == ((300, 200), (400, 300))
     assert algorithm.std_min == algorithm.std_max == 0.3  # the same noise in all actors
+    assert algorithm.action_gradient_clip == 1.0 and algorithm.random_steps == 0
     assert (system.learner.batch_size, system.replay_capacity, system.samples_per_insert) == (
         256,
         1_000_000,

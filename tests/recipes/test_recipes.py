@@ -1,10 +1,12 @@
 import dataclasses
 
 import pytest
+import torch
 
 from troop import api
 from troop.core.engine import Until
 from troop.core.errors import BadInput
+from troop.envs import EnvPool
 from troop.recipes import RECIPES, RecipeArgs, find
 
 # Envs, rows per env, gamma, v_max, n, updates per step, std_min, std_max, policy_noise of the paper's table.
@@ -13,7 +15,7 @@ PAPER = {
     "T1JoystickRoughTerrain-v1": (1024, 10_240, 0.97, 10.0, 1, 2, 0.001, 0.4, 0.001),
     "Go1JoystickFlatTerrain-v1": (1024, 10_240, 0.97, 10.0, 1, 8, 0.2, 0.8, 0.2),
     "Go1Getup-v1": (1024, 10_240, 0.97, 10.0, 1, 8, 0.2, 0.8, 0.2),
-    "CheetahRun-v1": (128, 51_200, 0.99, 500.0, 3, 2, 0.1, 0.4, 0.1),
+    "CheetahRun-v1": (1024, 10_240, 0.97, 500.0, 3, 2, 0.1, 0.4, 0.1),
 }
 
 
@@ -40,9 +42,24 @@ def test_fasttd3_paper_has_the_settings_of_the_papers_table(env):
     assert not algorithm.layer_norm and not algorithm.clip_actions and not algorithm.target_policy
 
 
-def test_only_humanoids_get_the_tuned_reward():
-    assert ("energy_scale", -5e-5) in api.experiment("fasttd3", "G1JoystickFlatTerrain-v1").env.settings
-    assert api.experiment("fasttd3", "Go1JoystickFlatTerrain-v1").env.settings == ()
+CONTINUOUS = [
+    "fasttd3", "fasttd3-cpu", "fasttd3-paper", "fasttd3-simbav2", "td3", "ddpg", "sac", "fastsac",
+    "ddpg-sync", "apex-dpg", "pql", "pql-d", "pql-sac",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_all_recipes_train_humanoids_on_one_reward_and_evaluate_them_on_another(device):
+    envs = [find(name).make(RecipeArgs("G1JoystickFlatTerrain-v1", 16, device)).env for name in CONTINUOUS]
+    assert {(env.reward, env.settings) for env in envs} == {("tuned", (("push_enable", False),))}
+    evaluation = {dataclasses.replace(env.for_evaluation(), threads=0) for env in envs}
+    assert evaluation == {EnvPool("G1JoystickFlatTerrain-v1", 16, settings=(("push_enable", False),))}
+
+
+def test_only_g1_and_t1_get_the_tuned_reward():
+    for name in ("fasttd3", "apex-dpg"):
+        env = api.experiment(name, "Go1JoystickFlatTerrain-v1").env
+        assert (env.settings, env.reward) == ((), "default")
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -93,6 +110,7 @@ def test_sac_has_the_papers_settings():
     assert (algorithm.tau, algorithm.gamma, algorithm.n_step, algorithm.policy_delay) == (0.005, 0.99, 1, 1)
     assert {algorithm.actor_lr, algorithm.critic_lr, algorithm.alpha_lr} == {3e-4}
     assert (algorithm.target_entropy_ratio, algorithm.atoms, algorithm.weight_decay) == (1.0, 0, 0.0)
+    assert algorithm.random_steps == 10_000 == system.learning_starts * experiment.env.envs
 
 
 @pytest.mark.parametrize("env, updates", [("G1JoystickFlatTerrain-v1", 2), ("Go1Getup-v1", 8)])
@@ -150,3 +168,47 @@ def test_small_recipes_fit_families_of_envs(name, env):
     experiment.check()
     assert max(experiment.algorithm.critic_hidden) <= 256 and experiment.system.schedule.overlap
     assert experiment.system.replay_capacity <= 1_000_000
+
+
+@pytest.mark.parametrize("envs", [1, 3, 32, 100])
+@pytest.mark.parametrize(
+    "name, warm_up, end", [("dqn", 50_000, 0.1), ("double-dqn", 50_000, 0.01), ("c51", 50_000, 0.01)]
+)
+def test_dqn_family_on_atari_anneals_epsilon_and_updates_as_dqn_zoo(name, warm_up, end, envs):
+    """Epsilon decreases in a million env steps after the warm-up; four env steps have one update."""
+    experiment = api.experiment(name, "Pong-v5", envs=envs)
+    exploration, schedule = experiment.algorithm.exploration, experiment.system.schedule
+    value = torch.zeros(1)
+    for env_steps, epsilon in (
+        (0, 1),
+        (warm_up, 1),
+        (550_000, (1 + end) / 2),
+        (1_050_000, end),
+        (10**8, end),
+    ):
+        assert exploration.update(value, None, env_steps).item() == pytest.approx(epsilon)
+    assert experiment.system.learning_starts * envs == pytest.approx(warm_up, abs=envs)
+    vector_steps = 1000
+    updates = sum(schedule.updates_after(step) for step in range(1, vector_steps + 1))
+    assert updates == vector_steps * envs // 4
+
+
+def test_rainbow_on_atari_explores_by_noise_alone_and_learns_after_20_000_env_steps():
+    experiment = api.experiment("rainbow", "Pong-v5", envs=1)
+    assert experiment.system.learning_starts == 20_000 and experiment.algorithm.target_period == 2000
+    assert experiment.system.schedule.updates_per_step == 0.25
+    values = {experiment.algorithm.exploration.update(torch.zeros(1), None, n).item() for n in (0, 10**6)}
+    assert values == {1.0}  # the noise at its full scale, and epsilon 0
+
+
+@pytest.mark.parametrize("name", ["dqn", "rainbow", "dqn-cpu", "gorila-dqn"])
+def test_small_recipes_anneal_epsilon_from_the_first_step(name):
+    assert api.experiment(name).algorithm.epsilon_delay == 0
+
+
+@pytest.mark.parametrize("name, random_steps", [("td3", 25_000), ("ddpg", 10_000)])
+@pytest.mark.parametrize("envs", [1, 8, 7])
+def test_td3_and_ddpg_start_with_random_actions_and_learn_after_them(name, random_steps, envs):
+    experiment = api.experiment(name, "Pendulum-v1", envs=envs)
+    assert experiment.algorithm.random_steps == random_steps
+    assert 0 <= experiment.system.learning_starts * envs - random_steps < envs

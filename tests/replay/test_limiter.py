@@ -102,6 +102,17 @@ def test_restored_replay_continues_and_an_unsaved_one_has_a_warmup_again():
     assert other.limiter.inserted == 0 and other.sample(BATCH) is None and "starts empty" in other.notes[0]
 
 
+def test_unsaved_replay_keeps_the_divisor_of_rewards():
+    history = History(ENVS, 50)
+    one, other = (
+        RateLimited(history.replay(NStep(1, scale_rewards_to=2.0)), Limiter(0.0, 1, BATCH), save=False)
+        for _ in range(2)
+    )
+    add_steps(one, history, 20)
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    assert len(other.replay) == 0 and other.replay.reward_scale.value == one.replay.reward_scale.value > 2
+
+
 def test_end_of_one_stream_does_not_affect_the_others():
     replay, history = rate_limited(0.0, warmup=1)
     add_steps(replay, history, 5)

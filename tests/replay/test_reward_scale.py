@@ -56,9 +56,9 @@ def test_each_stream_has_its_own_return():
 def test_end_streams_resets_all_returns():
     replay = History(2, 8).replay(NStep(1, 0.9, scale_rewards_to=1.0))
     replay.add(History(2, 8).rollout([0, 1], [STEP, STEP]))
-    assert replay.sampler.reward_scale.returns.any()
+    assert replay.reward_scale.returns.any()
     replay.end_streams()
-    assert not replay.sampler.reward_scale.returns.any()
+    assert not replay.reward_scale.returns.any()
 
 
 def test_sampled_rewards_are_divided_by_the_scale():

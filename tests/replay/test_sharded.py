@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 import torch
 from history import STEP, History
 
@@ -10,8 +11,9 @@ from troop.core.batch import NStep
 from troop.core.remote import RemoteCallable
 from troop.replay.limiter import Limiter
 from troop.replay.prioritized import PrioritizedReplay, PriorityConfig
+from troop.replay.reward_scale import RewardScale
 from troop.replay.sharded import Shard, ShardedReplay
-from troop.replay.uniform import ReplaySize
+from troop.replay.uniform import ReplaySize, UniformReplay
 
 
 def make_shard(priorities, alpha=1.0, beta=0.5, warmup=1):
@@ -122,3 +124,49 @@ def test_remote_shards_are_requested_ahead_and_again_after_a_none_reply():
     assert len(replay.sample(32)) == 32 and remotes[0].shard.limiter.sampled == 32
     assert replay.sample(32) is None  # the second batch; its late part is requested again too
     assert [len(remote.sample_part.rows) for remote in remotes] == [3, 5]
+
+
+def scaled_shard(rewards, prioritized=True):
+    """Return a shard of one stream with these rewards, scaled by their returns."""
+    history, experience, size = History(1, 64), NStep(1, 0.9, scale_rewards_to=5.0), ReplaySize(64, 1)
+    replay = (
+        PrioritizedReplay(history.spec(), experience, size, 0, priority=PriorityConfig(alpha=0.6))
+        if prioritized
+        else UniformReplay(history.spec(), experience, size, 0)
+    )
+    shard = Shard(replay, Limiter(0.0, 1, 8))
+    for reward in rewards:
+        rollout = history.rollout([0], [STEP])
+        shard.add(dataclasses.replace(rollout, reward=torch.tensor([[reward]])))
+    return shard
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_rewards_of_all_shards_have_one_divisor_that_of_a_single_replay(prioritized):
+    rewards = [[1.0] * 30, [1.0, 90.0, -40.0] * 10]
+    shards = [scaled_shard(x, prioritized) for x in rewards]
+    own_divisors = [shard.replay.reward_scale.value.item() for shard in shards]
+    assert own_divisors[1] > 10 * own_divisors[0]
+    replay = ShardedReplay(shards, 1, 0, scale_rewards_to=5.0)
+    single = RewardScale(NStep(1, 0.9, scale_rewards_to=5.0), 2)
+    for pair in zip(*rewards, strict=True):
+        rollout = History(2, 8).rollout([0, 1], [STEP, STEP])
+        single.add(dataclasses.replace(rollout, reward=torch.tensor([pair])))
+    values = torch.tensor(sorted({x for row in rewards for x in row})) / single.value
+    for _ in range(3):
+        batch = replay.sample(200)
+        assert torch.allclose(batch.reward.unique(), values, rtol=1e-5)
+
+
+def test_divisor_includes_a_shard_that_has_no_rows_in_the_batch():
+    shards = [scaled_shard([1.0] * 30), scaled_shard([100.0] * 30)]
+    replay = ShardedReplay(shards, 1, 0, scale_rewards_to=5.0)
+    divisor = 1 / replay.sample(64).reward.min()
+    replay.total_priority = np.array([1.0, 0.0])
+    assert torch.allclose(replay.sample(64).reward, 1 / divisor)
+
+
+def test_sample_of_one_shard_alone_is_scaled_by_its_own_returns():
+    shard = scaled_shard([1.0] * 30)
+    assert torch.allclose(shard.sample(16).reward, 1 / shard.replay.reward_scale.value)
+    assert shard.sample_part(16).batch.reward.eq(1).all() and shard.limiter.sampled == 32

@@ -11,12 +11,15 @@ from troop.systems.sync import Sync
 SMALL = {"actor_hidden": (8,), "critic_hidden": (8,), "atoms": 11, "v_min": -10.0, "v_max": 10.0}
 
 
-def make_trainer(env, updates=2, overlap=False, warmup=5, recreate_every=0, batch_size=16, **algorithm):
+def make_trainer(
+    env, updates=2, overlap=False, warmup=5, recreate_every=0, batch_size=16, save_replay=True, **algorithm
+):
     torch.manual_seed(0)
     system = Sync(
         UpdateSchedule(batch_size, updates, overlap),
         replay_capacity=200 * env.envs,
         learning_starts=warmup,
+        save_replay=save_replay,
         recreate_every=recreate_every,
     )
     config = TD3Config(**(SMALL | algorithm))

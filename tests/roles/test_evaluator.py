@@ -49,3 +49,16 @@ def test_evaluator_loads_the_newest_weights_into_its_own_policy():
     assert float(before["eval/return_mean"]) != float(after["eval/return_mean"])
     returns, _, _ = first_episodes(config.make(4), trainer.algorithm.policy, 4, 10)
     assert float(after["eval/return_mean"]) == pytest.approx(returns.mean().item())
+
+
+def test_evaluation_with_exploration_is_repeatable_and_leaves_the_global_generator_alone():
+    config = Toy("PointMass", 5, limit=9)
+    trainer = make_trainer(config)
+    plain = Evaluator(config.make, trainer.algorithm.policy, trainer, 4, 10).step()
+    rng_state = torch.get_rng_state()
+    noisy = [
+        Evaluator(config.make, trainer.algorithm.policy, trainer, 4, 10, explore=0.5).step() for _ in range(2)
+    ]
+    returns = [float(metrics["eval/return_mean"]) for metrics in noisy]
+    assert returns[0] == returns[1] != float(plain["eval/return_mean"])
+    assert torch.equal(rng_state, torch.get_rng_state())

@@ -91,6 +91,7 @@ def test_restored_learner_continues_and_publishes_after_a_restart():
     other, weights = make_learner(FakeSource(), batch_size=4)
     other.load_state_dict(state)
     assert other.updates == 4 and other.latest(3)[0] == 4 and other.latest(4) is None
+    assert other.latest(9)[0] == 4  # the caller has a version from before the restore
     other.on_restart()  # publishes at the next step
     other.step()
     assert weights.version >= 4

@@ -12,7 +12,7 @@ from troop.core.batch import Transition
 from troop.core.env import Discrete, EnvSpec, Field
 from troop.core.peers import NoPeers
 from troop.roles.parameter_server import AdaGradConfig, ParameterServer
-from troop.roles.server_peers import OutlierConfig, OutlierFilter, ServerPeers
+from troop.roles.server_peers import TOLERANCE_DECAY, OutlierConfig, OutlierFilter, ServerPeers
 
 SPEC = EnvSpec("x", {"obs": Field((3,))}, Discrete(2), 1)
 NONE = OutlierConfig(max_deviations=0.0)
@@ -192,11 +192,60 @@ def test_losses_far_above_the_running_mean_are_outliers():
     outliers = OutlierFilter(config)
     losses = (1 + 0.1 * torch.randn(400, generator=torch.Generator().manual_seed(0))).tolist()
     assert sum(outliers.is_outlier(x) for x in losses) <= 2
-    _, mean, variance = outliers.state.tolist()
+    _, mean, variance, _ = outliers.state.tolist()
     assert mean == pytest.approx(1.0, abs=0.05) and math.sqrt(variance) == pytest.approx(0.1, rel=0.3)
+    before = outliers.state.clone()
     assert outliers.is_outlier(2.0) and outliers.is_outlier(100.0) and not outliers.is_outlier(1.3)
+    outliers.state = before
     raised = [outliers.is_outlier(3.0) for _ in range(400)]  # the loss stays higher
-    assert raised[0] and not any(raised[-100:])
+    assert raised[0] and not any(raised[3:])
+
+
+@pytest.mark.parametrize("constant, step", [(1.0, 2.0), (0.5, 1e4), (1e-8, 1.0), (0.0, 1.0), (1.0, 1e6)])
+def test_lasting_rise_after_constant_losses_is_accepted_after_a_few_outliers(constant, step):
+    outliers = OutlierFilter(OutlierConfig())
+    assert not any(outliers.is_outlier(constant) for _ in range(5000))
+    raised = [outliers.is_outlier(step) for _ in range(20_000)]
+    limit = 0 if constant == 0 else math.ceil(math.log2(step / constant)) + 2
+    assert sum(raised) <= limit and not any(raised[limit:])
+
+
+def test_small_changes_of_almost_constant_losses_are_not_outliers():
+    outliers = OutlierFilter(OutlierConfig())
+    assert not any(outliers.is_outlier(1.0 + 1e-6 * i) for i in range(5000))
+
+
+@pytest.mark.parametrize("period", [50, 200, 1000])
+@pytest.mark.parametrize("ratio", [10.0, 100.0, 1000.0])
+def test_rare_high_losses_of_a_sparse_reward_are_kept(period, ratio):
+    generator = torch.Generator().manual_seed(0)
+    noise = (1 + 0.3 * torch.randn(100 * period, generator=generator)).abs().tolist()
+    outliers, dropped = OutlierFilter(OutlierConfig()), 0
+    for i, x in enumerate(noise):
+        rare = i % period == period - 1 and i >= 100
+        outlier = outliers.is_outlier(ratio * x if rare else x)
+        dropped += rare and outlier
+    # Each dropped one doubles the bound, which decays between two of them.
+    growth = math.log2(2 * TOLERANCE_DECAY**period)
+    assert dropped <= math.log2(ratio) / growth + 3 <= 15
+
+
+def test_single_huge_loss_is_an_outlier_and_does_not_open_the_filter():
+    generator = torch.Generator().manual_seed(0)
+    outliers = OutlierFilter(OutlierConfig())
+    for i, x in enumerate((1 + 0.1 * torch.randn(20_000, generator=generator)).tolist()):
+        assert outliers.is_outlier(1e6) if i % 10_000 == 9999 else not outliers.is_outlier(x) or x > 1.3
+    assert outliers.is_outlier(5.0)
+
+
+def test_outliers_do_not_depend_on_a_constant_added_to_all_losses():
+    losses = 0.3 * torch.randn(5000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    losses[500::100] += torch.arange(45.0)
+    results = []
+    for constant in (0.0, -2.0):  # losses of actors may be negative
+        outliers = OutlierFilter(OutlierConfig())
+        results.append([outliers.is_outlier(x + constant) for x in losses.tolist()])
+    assert results[0] == results[1] and any(results[0])
 
 
 def test_outliers_are_counted_by_the_server_and_not_applied():

@@ -1,4 +1,6 @@
+import copy
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -6,6 +8,8 @@ from small_trainer import make_trainer
 
 from troop.core.errors import TrainingFault
 from troop.envs import Toy
+from troop.roles.evaluator import Evaluator
+from troop.roles.trainer import UpdateSchedule
 
 ENV = Toy("PointMass", 4, limit=10)
 
@@ -36,6 +40,25 @@ def test_overlap_makes_the_same_updates_one_step_later():
         counts[overlap] = [trainer.step().get("count/updates", 0) for _ in range(12)]
     assert counts[False] == [0] * 4 + [3] * 8
     assert counts[True] == [0] * 5 + [3] * 7
+
+
+@pytest.mark.parametrize("rate", [0.25, 1 / 3, 0.29, 1.5, 2.75])
+def test_fractions_of_updates_are_accumulated_exactly(rate):
+    schedule = UpdateSchedule(updates_per_step=rate)
+    counts = [schedule.updates_after(step) for step in range(1, 1001)]
+    assert set(counts) == {math.floor(rate), math.ceil(rate)}
+    for steps in (4, 100, 300, 1000):
+        assert sum(counts[:steps]) == math.floor(Fraction(rate).limit_denominator(1000) * steps)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_one_update_in_four_vector_steps_also_after_a_restart(overlap):
+    trainers = [make_trainer(ENV, updates=0.25, overlap=overlap, recreate_every=100) for _ in range(2)]
+    counts = [trainers[0].step().get("count/updates", 0) for _ in range(14)]
+    assert counts == [0] * 7 + [1] + [0] * 3 + [1] + [0] * 2
+    trainers[1].load_state_dict(copy.deepcopy(trainers[0].state_dict()))
+    for trainer in trainers:
+        assert [trainer.step().get("count/updates", 0) for _ in range(6)] == [0, 1, 0, 0, 0, 1]
 
 
 def test_overlap_does_not_change_the_stored_rows():
@@ -91,13 +114,28 @@ def test_nine_consecutive_nan_losses_do_not_stop_training():
         trainer.step()
 
 
-def test_latest_returns_only_newer_policies():
+def test_latest_returns_each_version_once():
     trainer = make_trainer(ENV)
     assert trainer.latest(-1)[0] == 0 and trainer.latest(0) is None
     for _ in range(6):
         trainer.step()
     version, state = trainer.latest(0)
     assert version == 4 and set(state) == set(trainer.algorithm.policy.state_dict())
+    assert trainer.latest(4) is None
+
+
+def test_trainer_restored_from_an_older_checkpoint_is_evaluated():
+    trainer = make_trainer(ENV)
+    for _ in range(6):
+        trainer.step()
+    state = copy.deepcopy(trainer.state_dict())
+    for _ in range(4):
+        trainer.step()
+    evaluator = Evaluator(ENV.make, make_trainer(ENV).algorithm.policy, trainer, 4, 20)
+    assert evaluator.step() is not None and evaluator.version == 12
+    trainer.load_state_dict(state)  # its host was restarted
+    assert evaluator.step() is not None and evaluator.version == 4
+    assert evaluator.step() is None
 
 
 def test_stored_actions_contain_the_exploration_noise():
@@ -108,3 +146,27 @@ def test_stored_actions_contain_the_exploration_noise():
     spread = action.square().mean(1).sqrt()  # per env; the policy's own action is nearly 0
     assert 0.23 < spread.mean() < 0.27
     assert spread.min() > 0.1 and spread.max() < 0.45
+
+
+def test_resumed_run_without_replay_rows_keeps_the_divisor_of_rewards():
+    env = Toy("Clock", 4, limit=10)  # rewards of 1: the first returns are far below later ones
+    settings = {"save_replay": False, "normalize_rewards": True}
+    trainer = make_trainer(env, updates=0, **settings)
+    for _ in range(40):
+        trainer.step()
+    divisor = trainer.replay.reward_scale.value
+    resumed = make_trainer(env, updates=0, **settings)
+    resumed.load_state_dict(copy.deepcopy(trainer.state_dict()))
+    assert len(resumed.replay) == 0 and resumed.replay.reward_scale.value == divisor
+    for _ in range(6):
+        resumed.step()
+    reward = resumed.replay.sample(16).reward
+    assert torch.equal(reward, 1 / resumed.replay.reward_scale.value.expand(16))
+    assert resumed.replay.reward_scale.value == pytest.approx(divisor.item(), rel=0.1)
+
+
+def test_checkpoint_without_reward_scale_is_restored_into_a_run_with_one():
+    state = make_trainer(ENV, save_replay=False).state_dict()
+    trainer = make_trainer(ENV, save_replay=False, normalize_rewards=True)
+    trainer.load_state_dict(copy.deepcopy(state))
+    assert trainer.replay.reward_scale.moments.count == 0

@@ -19,7 +19,7 @@ from small_systems import (
     step_rounds,
 )
 
-from troop.algorithms import C51Config, DQNConfig, RainbowConfig
+from troop.algorithms import C51Config, DQNConfig, RainbowConfig, TD3Config
 from troop.core.engine import Until
 from troop.core.errors import BadInput
 from troop.core.exploration import EpsilonLadder
@@ -72,6 +72,19 @@ def test_streams_of_actors_do_not_overlap_with_or_without_shards():
 def test_contradictory_settings_raise_before_anything_starts(changes, message):
     with pytest.raises(BadInput, match=message):
         dataclasses.replace(APEX, **changes).program(DQN, DISCRETE_CLOCK, SETTINGS)
+
+
+def test_rewards_of_two_shards_are_divided_by_one_value():
+    algorithm = TD3Config(actor_hidden=(8,), critic_hidden=(8,), atoms=11, normalize_rewards=True)
+    host = inline_host(dataclasses.replace(APEX, replay_shards=2), algorithm, Toy("Clock", 2, limit=100))
+    step_rounds(host, 60)
+    shards = [host.roles["replay"], host.roles["replay1"]]
+    shards[1].replay.reward_scale.returns.fill_(100.0)  # as if its envs had been paid more so far
+    step_rounds(host, 60)
+    one, two = (shard.replay.reward_scale.value.item() for shard in shards)
+    batch = host.roles["learner"].source.sample(16)  # all rewards of Clock are 1
+    assert two > 1.5 * one and len(batch.reward.unique()) == 1
+    assert 1 / two < batch.reward[0].item() < 1 / one
 
 
 def test_capacity_in_the_error_message_is_that_of_all_shards():

@@ -95,7 +95,9 @@ def test_gorila_shares_the_schedule_between_its_workers(shared_replay):
         collectors = [c for i in range(4) for c in roles[f"actor{i}"].sampler.collectors]
     else:
         collectors = [roles[f"bundle{i}"].collector for i in range(4)]
-    assert len(collectors) >= 4 and all(c.exploration == Sawtooth(10) for c in collectors)
+    # 40 env steps over four workers, or over the two halves of the envs of four actors.
+    assert len(collectors) == (8 if shared_replay else 4)
+    assert all(c.exploration == Sawtooth(40 // len(collectors)) for c in collectors)
 
 
 @pytest.mark.parametrize("envs, expected", [(4, [1.0, 0.75, 0.5, 0.25]), (1, [0.5])])

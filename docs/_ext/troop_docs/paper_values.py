@@ -34,11 +34,13 @@ class Paper:
 
 CUDA = "cuda:0"
 OFF_BY_DEFAULT = "an option here; not run, since no GPU was available"
+PER_FOUR_STEPS = "a quarter of the number of envs, which step together"
 PER_STEP = "all envs step together, so that one vector step has one update for each env"
 
 _FASTTD3_PAPER = "Seo et al. 2025, FastTD3 (arXiv 2505.22642), table of hyperparameters"
 _FASTTD3: dict[str, Value] = {
     "env.envs": Value(1024),
+    "env.reward": Value("tuned", "of training; evaluation uses the default reward, there and here"),
     "algorithm.gamma": Value(0.97),
     "algorithm.n-step": Value(1),
     "algorithm.tau": Value(0.1),
@@ -84,9 +86,11 @@ _DQN: dict[str, Value] = {
     "algorithm.target-period": Value(2500, "10,000 env steps, counted in updates"),
     "algorithm.epsilon-start": Value(1.0),
     "algorithm.epsilon-end": Value(0.1),
-    "algorithm.epsilon-steps": Value(250_000, "one million frames; DQN Zoo takes four million"),
+    "algorithm.epsilon-steps": Value(1_000_000, "four million frames"),
+    "algorithm.epsilon-delay": Value(50_000, "env steps before the first update"),
     "algorithm.hidden": Value((512,)),
     "system.schedule.batch-size": Value(32),
+    "system.schedule.updates-per-step": Value(0.25, "one update for 4 env steps", reason=PER_FOUR_STEPS),
     "system.replay-capacity": Value(1_000_000),
     "system.priority.alpha": Value(0.0, "uniform replay"),
 }
@@ -125,7 +129,7 @@ _C51 = _CATEGORICAL | {
     "algorithm.eps": Value(0.01 / 32),
     "algorithm.epsilon-end": Value(0.01),
 }
-_NO_EPSILON = ("algorithm.epsilon-steps",)
+_NO_EPSILON = ("algorithm.epsilon-steps", "algorithm.epsilon-delay")
 _RAINBOW = {flag: value for flag, value in _CATEGORICAL.items() if flag not in _NO_EPSILON} | {
     "algorithm.n-step": Value(3),
     "algorithm.double": Value(True),
@@ -189,6 +193,7 @@ _APEX_DPG: dict[str, Value] = {
     "algorithm.actor-hidden": Value((300, 200)),
     "algorithm.critic-hidden": Value((400, 300)),
     "algorithm.activation": Value("tanh", reason="no tanh layers here"),
+    "algorithm.action-gradient-clip": Value(1.0, "each element of dQ/da"),
     "algorithm.actor-carries-critic": Value(True, "for initial priorities"),
     "system.learner.batch-size": Value(256),
     "system.replay-capacity": Value(1_000_000, "evicted by inverse priority there, oldest first here"),
@@ -205,7 +210,7 @@ _GORILA: dict[str, Value] = {
     "algorithm.target-period": Value(60_000, "updates of all bundles together"),
     "algorithm.epsilon-start": Value(1.0),
     "algorithm.epsilon-end": Value(0.1),
-    "algorithm.epsilon-steps": Value(1_000_000, "global updates there, env steps here: one update a step"),
+    "algorithm.epsilon-steps": Value(1_000_000, "updates of all bundles together"),
     "algorithm.hidden": Value((512,)),
     "system.schedule.batch-size": Value(32),
     "system.schedule.updates-per-step": Value(1),
@@ -253,7 +258,7 @@ _DDPG_N = {flag: value for flag, value in (_PQL | _PQL_NOISE).items() if not fla
     "system.learning-starts": Value(32, "vector steps"),
 }
 
-_FEW_STEPS = "1,000 transitions of the untrained policy are enough here"
+_ROWS_PER_ENV = "rows of each env: the paper's number divided by the envs"
 _TD3: dict[str, Value] = {
     "env.envs": Value(1, reason=PER_STEP),
     "algorithm.gamma": Value(0.99),
@@ -279,7 +284,8 @@ _TD3: dict[str, Value] = {
     "system.schedule.batch-size": Value(256),
     "system.schedule.updates-per-step": Value(1, "for each env step", reason=PER_STEP),
     "system.replay-capacity": Value(1_000_000),
-    "system.learning-starts": Value(25_000, "uniform random actions", reason=_FEW_STEPS),
+    "system.learning-starts": Value(25_000, "env steps", reason=_ROWS_PER_ENV),
+    "algorithm.random-steps": Value(25_000, "env steps with uniform random actions"),
 }
 _AS_TD3 = "TD3's, so that the two recipes differ in the algorithm only"
 _DDPG: dict[str, Value] = {
@@ -300,6 +306,7 @@ _DDPG: dict[str, Value] = {
     "algorithm.actor-lr": Value(1e-4, reason=_AS_TD3),
     "algorithm.critic-lr": Value(1e-3, reason=_AS_TD3),
     "algorithm.weight-decay": Value(0.01, "of the critic, as an L2 loss", reason=_AS_TD3),
+    "algorithm.random-steps": Value(0, "not stated", reason="10,000, as in the TD3 paper"),
     "system.schedule.batch-size": Value(64, reason=_AS_TD3),
     "system.schedule.updates-per-step": Value(1, "for each env step", reason=PER_STEP),
     "system.replay-capacity": Value(1_000_000),
@@ -324,7 +331,8 @@ _SAC: dict[str, Value] = {
     "system.schedule.batch-size": Value(256),
     "system.schedule.updates-per-step": Value(1, "for each env step", reason=PER_STEP),
     "system.replay-capacity": Value(1_000_000),
-    "system.learning-starts": Value(10_000, "uniform random actions", reason=_FEW_STEPS),
+    "system.learning-starts": Value(10_000, "env steps", reason=_ROWS_PER_ENV),
+    "algorithm.random-steps": Value(10_000, "env steps with uniform random actions"),
 }
 _FASTSAC: dict[str, Value] = {
     "env.envs": Value(4096),

@@ -16,6 +16,7 @@ from troop.algorithms.optim import (
     OptimizerConfig,
     copy_parameters,
     frozen_copy,
+    merge_batch,
     polyak_update,
     value_and_grad,
 )
@@ -69,8 +70,11 @@ class C51Config:
     """Probability of a random action at the start."""
     epsilon_end: float = bounded(0.01, low=0, high=1)
     """Probability of a random action after `epsilon_steps`."""
-    epsilon_steps: int = bounded(250_000, low=0)
-    """Env steps, over all envs, in which epsilon decreases linearly from start to end."""
+    epsilon_steps: int = bounded(1_000_000, low=0)
+    """Env steps, over all envs, in which epsilon decreases linearly from start to end; in Gorila updates of
+    all learners."""
+    epsilon_delay: int = bounded(0, low=0)
+    """Env steps, over all envs, before epsilon begins to decrease; in Gorila updates of all learners."""
     net: Literal["auto", "mlp", "nature", "nips", "impala", "small"] = "auto"
     """Torso for images; auto is nature from 36x36 pixels on, else small; nips is the one of 2013."""
     hidden: tuple[int, ...] = bounded((512,), low=1)
@@ -91,7 +95,7 @@ class C51Config:
     @property
     def exploration(self) -> Exploration:
         """Linearly decreasing epsilon."""
-        return LinearSchedule(self.epsilon_start, self.epsilon_end, self.epsilon_steps)
+        return LinearSchedule(self.epsilon_start, self.epsilon_end, self.epsilon_steps, self.epsilon_delay)
 
     def unsupported_reason(self, spec: EnvSpec) -> str | None:
         """Require discrete actions, vector or image observations, and a valid support."""
@@ -196,8 +200,8 @@ class C51:
 
     def update(self, batch: Transition) -> UpdateResult:
         """Perform one gradient step, then the target update if it is due."""
-        if self.policy.normalizer is not None and Normalizer.due(self.updates):
-            self.policy.normalizer.update(batch.obs[OBS])
+        if self.policy.normalizer is not None and (weight := Normalizer.merge_weight(self.updates)):
+            merge_batch(self.policy.normalizer, batch.obs[OBS], weight, self.peers)
         grads, loss, (divergence, value) = self.value_and_grad(batch)
         skipped = self.optimizer.step(grads, loss)
         self.updates += 1

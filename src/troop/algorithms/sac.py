@@ -17,13 +17,13 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from troop.algorithms.optim import OptimizerConfig, frozen_copy, polyak_update, value_and_grad
+from troop.algorithms.optim import OptimizerConfig, frozen_copy, merge_batch, polyak_update, value_and_grad
 from troop.algorithms.requirements import continuous_control_reason, support_reason
 from troop.core.algorithm import Policy, PolicyOutput, State, UpdateResult
 from troop.core.batch import NStep, Transition
 from troop.core.config import bounded
 from troop.core.env import OBS, PRIVILEGED, Continuous, EnvSpec, Obs
-from troop.core.exploration import Exploration, PerEpisodeUniform
+from troop.core.exploration import Exploration, PerEpisodeUniform, RandomStart
 from troop.core.peers import NO_PEERS, Peers
 from troop.functional import categorical, tanh_normal, td
 from troop.nets.actors import GaussianActor
@@ -55,6 +55,9 @@ class SACConfig:
     """Lower end of the log standard deviation."""
     log_std_max: float = 2.0
     """Range of the log standard deviation; it starts in the middle."""
+    random_steps: int = bounded(0, low=0)
+    """Env steps, over all envs of a collector, with uniformly random actions before the policy acts. Systems
+    that fix the exploration of each env (Ape-X, PQL) have none."""
     critics: int = bounded(2, low=1, high=16)
     """Number of Q-networks."""
     atoms: int = bounded(0, low=0, high=4096)
@@ -121,7 +124,8 @@ class SACConfig:
     @property
     def exploration(self) -> Exploration:
         """1 for every env: actions are sampled from the policy, whose own standard deviation explores."""
-        return PerEpisodeUniform(1.0, 1.0)
+        sampled = PerEpisodeUniform(1.0, 1.0)
+        return RandomStart(sampled, self.random_steps) if self.random_steps else sampled
 
     @property
     def q_reduction(self) -> Reduction:
@@ -230,7 +234,7 @@ class SACPolicy(Policy):
 
     @torch.no_grad()
     def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
-        """Return sampled actions, or tanh of the mean in rows where `explore` [B] is 0.
+        """Return sampled actions, tanh(mean) where `explore` [B] is 0, random ones where it is infinite.
 
         The value returned with an action is the soft one of the sample: Q - alpha log pi.
         """
@@ -240,6 +244,8 @@ class SACPolicy(Policy):
         if explore.any():
             sampled, log_prob = tanh_normal.sample(mean, log_std)
             exploring = explore > 0
+            if (random := explore.isinf()).any():
+                sampled = torch.where(random.unsqueeze(-1), torch.rand_like(sampled) * 2 - 1, sampled)
             action = torch.where(exploring.unsqueeze(-1), sampled, action)
             entropy_bonus = torch.where(exploring, -self.temperature() * log_prob, entropy_bonus)
         if self.critic is None:
@@ -315,19 +321,22 @@ class SACCriticLearner:
         projected = torch.stack([categorical.project(p, shifted, self.atoms) for p in probabilities])
         return projected.amin(0, keepdim=True) if self.elementwise_min else projected
 
-    def loss(self, batch: Transition) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def loss(self, batch: Transition) -> tuple[Tensor, tuple[Tensor | None, Tensor]]:
         """Return sum_i mean_b l(Q_i(s, a), y) with row priorities [B] and the mean target value."""
         y = self.target(batch, self.policy.critic_input(batch.next_obs))
         q = self.critic(self.policy.critic_input(batch.obs), batch.action)  # [C, B, K]
         if self.atoms is None:
-            td_error = q.squeeze(-1) - y  # [C, B]
+            td_error = q.squeeze(-1).float() - y  # [C, B]
             row_loss, priority, value = td_error.square(), td_error.detach().abs().amax(0), y
         else:
-            cross_entropy = (
-                categorical.binary_cross_entropy if self.elementwise_min else categorical.cross_entropy
-            )
-            row_loss = cross_entropy(y, q)  # [C, B]
-            priority, value = row_loss.detach().amax(0), categorical.mean(y, self.atoms)
+            binary = self.elementwise_min
+            row_loss = (categorical.binary_cross_entropy if binary else categorical.cross_entropy)(y, q)
+            priority, value = None, categorical.mean(y, self.atoms)
+            if batch.index is not None:
+                # KL(y || Q): the cross entropy without the target's own entropy, which is large for broad
+                # targets and zero after termination.
+                entropy = (categorical.binary_entropy if binary else categorical.entropy)(y)
+                priority = (row_loss.detach() - entropy).clamp_min_(0).amax(0)
         weighted = row_loss if batch.weight is None else row_loss * batch.weight
         return weighted.mean(-1).sum(), (priority, value.mean())
 
@@ -371,7 +380,7 @@ class SACActorLearner:
     """Moves the actor up the soft value and the temperature towards the target entropy."""
 
     def __init__(self, cfg: SACConfig, policy: SACPolicy, critic: Critics, peers: Peers, device: str) -> None:
-        self.cfg, self.policy, self.critic = cfg, policy, critic
+        self.cfg, self.policy, self.critic, self.peers = cfg, policy, critic, peers
         self.module: nn.Module = policy
         self.peer_module: nn.Module = critic
         self.optimizer = cfg.optimizer(device).build(policy.actor, cfg.actor_lr, peers, cfg.policy_delay)
@@ -397,8 +406,8 @@ class SACActorLearner:
 
     def update_normalizer(self, obs: Obs) -> None:
         """Merge a batch into the normalizer's statistics; call once per update."""
-        if self.policy.normalize and Normalizer.due(self.updates):
-            self.policy.normalizer.update(full_obs(obs))
+        if self.policy.normalize and (weight := Normalizer.merge_weight(self.updates)):
+            merge_batch(self.policy.normalizer, full_obs(obs), weight, self.peers)
         self.updates += 1
 
     def loss(self, obs: Obs) -> tuple[Tensor, tuple[Tensor]]:

@@ -20,16 +20,17 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from troop.algorithms.optim import OptimizerConfig, frozen_copy, polyak_update, value_and_grad
+from troop.algorithms.optim import OptimizerConfig, frozen_copy, merge_batch, polyak_update, value_and_grad
 from troop.algorithms.requirements import continuous_control_reason, support_reason
 from troop.core.algorithm import Policy, PolicyOutput, State, UpdateResult
 from troop.core.batch import NStep, Transition
 from troop.core.config import bounded
 from troop.core.env import OBS, PRIVILEGED, Continuous, EnvSpec, Obs
 from troop.core.errors import BadInput
-from troop.core.exploration import Exploration, PerEpisodeUniform
+from troop.core.exploration import Exploration, PerEpisodeUniform, RandomStart
 from troop.core.peers import NO_PEERS, Peers
 from troop.functional import categorical, td
+from troop.functional.clip_gradient import clip_gradient
 from troop.nets.actors import DeterministicActor
 from troop.nets.critics import Critics, QReduction, Reduction
 from troop.nets.mlp import Activation
@@ -72,6 +73,9 @@ class TD3Config:
     """Lower end of the exploration noise."""
     std_max: float = bounded(0.4, low=0)
     """Exploration noise: each env draws its standard deviation from this range at each episode start."""
+    random_steps: int = bounded(0, low=0)
+    """Env steps, over all envs of a collector, with uniformly random actions before the policy acts
+    (TD3: 25,000, DDPG: 10,000). Systems that fix the noise of each env (Ape-X, PQL) have none."""
     clip_actions: bool = False
     """Clip noisy actions to [-1, 1] before they are stored; FastTD3's code stores them unclipped."""
     target_policy: bool = False
@@ -110,6 +114,8 @@ class TD3Config:
     """Weight decay of AdamW; 0 for none."""
     max_grad_norm: float = bounded(0.0, low=0)
     """Clip gradients to this norm; 0 does not clip."""
+    action_gradient_clip: float = bounded(0.0, low=0)
+    """Clip each element of dQ/da to this absolute value in the actor loss; 0 does not clip (Ape-X DPG: 1)."""
     actor_carries_critic: bool = False
     """The policy holds the critics and returns values with its actions, from which actors compute initial
     priorities (Ape-X DPG); these are the learner's priorities only where `atoms` is 0."""
@@ -129,7 +135,8 @@ class TD3Config:
     @property
     def exploration(self) -> Exploration:
         """A standard deviation per env and episode (FastTD3's mixed noise)."""
-        return PerEpisodeUniform(self.std_min, max(self.std_min, self.std_max))
+        noise = PerEpisodeUniform(self.std_min, max(self.std_min, self.std_max))
+        return RandomStart(noise, self.random_steps) if self.random_steps else noise
 
     @property
     def q_reduction(self) -> Reduction:
@@ -227,11 +234,16 @@ class TD3Policy(Policy):
 
     @torch.no_grad()
     def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
-        """Return pi(s) + explore * N(0, I); `explore` [B] is the standard deviation of each row's noise."""
+        """Return pi(s) + explore * N(0, I); `explore` [B] is the standard deviation of each row's noise.
+
+        Where `explore` is infinite, the action is uniformly random in [-1, 1].
+        """
         x = self.actor_input(obs)
         greedy = action = self(x)
         if explore.any():
             action = torch.addcmul(greedy, torch.randn_like(greedy), explore.unsqueeze(-1))
+            if (random := explore.isinf()).any():
+                action = torch.where(random.unsqueeze(-1), torch.rand_like(action) * 2 - 1, action)
         action = action.clamp(-1, 1) if self.clip_actions else action
         if self.critic is None:
             return PolicyOutput(action)
@@ -312,19 +324,22 @@ class TD3CriticLearner:
         projected = torch.stack([categorical.project(p, shifted, self.atoms) for p in probabilities])
         return projected.amin(0, keepdim=True) if self.elementwise_min else projected
 
-    def loss(self, batch: Transition) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def loss(self, batch: Transition) -> tuple[Tensor, tuple[Tensor | None, Tensor]]:
         """Return sum_i mean_b l(Q_i(s, a), y) with row priorities [B] and the mean target value."""
         y = self.target(batch, self.policy.critic_input(batch.next_obs))
         q = self.critic(self.policy.critic_input(batch.obs), batch.action)  # [C, B, K]
         if self.atoms is None:
-            td_error = q.squeeze(-1) - y  # [C, B]
+            td_error = q.squeeze(-1).float() - y  # [C, B]
             row_loss, priority, value = td_error.square(), td_error.detach().abs().amax(0), y
         else:
-            cross_entropy = (
-                categorical.binary_cross_entropy if self.elementwise_min else categorical.cross_entropy
-            )
-            row_loss = cross_entropy(y, q)  # [C, B]
-            priority, value = row_loss.detach().amax(0), categorical.mean(y, self.atoms)
+            binary = self.elementwise_min
+            row_loss = (categorical.binary_cross_entropy if binary else categorical.cross_entropy)(y, q)
+            priority, value = None, categorical.mean(y, self.atoms)
+            if batch.index is not None:
+                # KL(y || Q): the cross entropy without the target's own entropy, which is large for broad
+                # targets and zero after termination.
+                entropy = (categorical.binary_entropy if binary else categorical.entropy)(y)
+                priority = (row_loss.detach() - entropy).clamp_min_(0).amax(0)
         weighted = row_loss if batch.weight is None else row_loss * batch.weight
         return weighted.mean(-1).sum(), (priority, value.mean())
 
@@ -373,7 +388,7 @@ class TD3ActorLearner:
     """Moves the actor up the critics' value and owns the statistics of the observation normalizer."""
 
     def __init__(self, cfg: TD3Config, policy: TD3Policy, critic: Critics, peers: Peers, device: str) -> None:
-        self.cfg, self.policy, self.critic = cfg, policy, critic
+        self.cfg, self.policy, self.critic, self.peers = cfg, policy, critic, peers
         self.module: nn.Module = policy
         self.peer_module: nn.Module = critic
         self.optimizer = cfg.optimizer(device).build(policy.actor, cfg.actor_lr, peers, cfg.policy_delay)
@@ -397,14 +412,17 @@ class TD3ActorLearner:
 
     def update_normalizer(self, obs: Obs) -> None:
         """Merge a batch into the normalizer's statistics; call once per update."""
-        if self.policy.normalize and Normalizer.due(self.updates):
-            self.policy.normalizer.update(full_obs(obs))
+        if self.policy.normalize and (weight := Normalizer.merge_weight(self.updates)):
+            merge_batch(self.policy.normalizer, full_obs(obs), weight, self.peers)
         self.updates += 1
 
     def loss(self, obs: Obs) -> tuple[Tensor, tuple[()]]:
         """Return -mean Q(s, pi(s)): the deterministic policy gradient (TD3 eq. 1, DDPG eq. 6)."""
         x = self.policy.critic_input(obs)
-        q: Tensor = self.policy.value(self.critic(x, self.policy(x)).float())
+        action = self.policy(x)
+        if self.cfg.action_gradient_clip:  # per row: the mean below divides gradients by the batch size
+            action = clip_gradient(action, self.cfg.action_gradient_clip / len(action))
+        q: Tensor = self.policy.value(self.critic(x, action).float())
         return -q.mean(), ()
 
     def update_actor(self, obs: Obs) -> UpdateResult:

@@ -52,7 +52,7 @@ def _seconds_of_parts(experiment: Experiment[Any], threads: int) -> tuple[float,
     batch = trainer.replay.sample(schedule.batch_size)  # type: ignore[attr-defined]
 
     def update() -> None:
-        for _ in range(schedule.updates_per_step):
+        for _ in range(max(1, round(schedule.updates_per_step))):
             trainer.algorithm.update(batch)  # type: ignore[attr-defined]
 
     def simulate() -> None:

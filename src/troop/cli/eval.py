@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 from troop.cli.parse import Parser, echo
@@ -11,13 +12,15 @@ from troop.core.errors import BadInput
 DESCRIPTION = """\
 Evaluate the policy of the newest valid checkpoint of a run.
 
-The policy acts without exploration. Each of N envs plays one episode, and their returns are printed as mean,
-standard deviation, minimum and maximum. The same seed gives the same result.
+Each of N envs plays one episode, and their returns are printed as mean, standard deviation, minimum and
+maximum. The env, the limit of steps and the exploration (none by default) are those of the evaluations during
+training. The same seed gives the same result.
 """
 EPILOG = """\
 examples:
   troop eval runs/first                             16 episodes
   troop eval runs/first --episodes 100 --json       as JSON, for scripts
+  troop eval runs/pong --explore 0.05               with the epsilon of the DQN paper
 """
 
 
@@ -29,6 +32,12 @@ def run(argv: list[str]) -> int:
         "--episodes", type=int, default=16, metavar="N", help="number of episodes (default 16)"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the envs (default 0)")
+    parser.add_argument(
+        "--explore",
+        type=float,
+        metavar="X",
+        help="exploration value, such as an epsilon (default: --evaluation.explore of the run)",
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda:N (default cpu)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse(argv)
@@ -36,9 +45,11 @@ def run(argv: list[str]) -> int:
         raise BadInput(f"--episodes is {args.episodes}; it must be at least 1.")
     if args.seed < 0:
         raise BadInput(f"--seed is {args.seed}; it must be at least 0.")
+    if args.explore is not None and not 0 <= args.explore < math.inf:
+        raise BadInput(f"--explore is {args.explore:g}; it must be at least 0 and finite.")
     from troop.api import evaluate
 
-    result = evaluate(args.run, args.episodes, args.seed, args.device)
+    result = evaluate(args.run, args.episodes, args.seed, args.device, args.explore)
     if args.json:
         echo(json.dumps(result))
         return 0

@@ -12,6 +12,7 @@ from typing import Any
 from troop.compare import run_result
 from troop.compare.machine import describe, machine_facts, same_hardware
 from troop.compare.plan import ComparisonPlan, contains_comparison, first_difference, run_path
+from troop.core.config import encode
 from troop.core.errors import BadInput
 from troop.experiment import Experiment
 from troop.runs import files
@@ -19,6 +20,7 @@ from troop.runs.directory import CONFIG, RunDirectory
 from troop.runs.lock import Lock
 
 DEFAULT_SEEDS = 3
+SPEED_FIELDS = ("envs", "threads", "slim_assets")  # of an env: they do not change its episodes
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ def new_plan(args: CompareArgs, make: MakeExperiment, folder: Path) -> Compariso
     if args.minutes is None and args.env_steps is None:
         raise BadInput("The budget of each run is missing; give --minutes or --env-steps.")
     experiments = {recipe: make(recipe, args) for recipe in args.recipes}
+    _check_evaluation(experiments)
     return ComparisonPlan(
         env=args.env,
         minutes=args.minutes,
@@ -103,6 +106,7 @@ def extend_plan(
         recipes=plan.recipes | added,
         variants=merged.variants,
     )
+    _check_evaluation({recipe: Experiment.from_dict(config) for recipe, config in extended.recipes.items()})
     _check_run_directories(extended, folder)
     _check_machine(extended, folder)
     return extended
@@ -128,6 +132,28 @@ def _check_settings(recipe: str, old: dict[str, Any], new: Experiment[Any], fold
             f"{flag} is {new_value} for {recipe} but {folder} was started with {old_value}; leave the flag "
             "unchanged or choose another --run."
         )
+
+
+def _check_evaluation(experiments: dict[str, Experiment[Any]]) -> None:
+    """Raise BadInput if two recipes are evaluated in different ways: their returns are not comparable."""
+    (first, reference), *others = experiments.items()
+    for recipe, experiment in others:
+        if difference := first_difference(_protocol(reference), _protocol(experiment)):
+            flag, first_value, value = difference
+            raise BadInput(
+                f"{first} is evaluated with {flag} {first_value} and {recipe} with {value}, so that their "
+                "returns are not comparable; give both the same."
+            )
+
+
+def _protocol(experiment: Experiment[Any]) -> dict[str, Any]:
+    """Return the settings on which the return of an evaluated policy depends."""
+    evaluation, env = experiment.evaluation, experiment.env.for_evaluation()
+    fields = {name: value for name, value in encode(env).items() if name not in SPEED_FIELDS}
+    if "settings" in fields:
+        fields["settings"] = sorted(fields["settings"])
+    limit = evaluation.step_limit(env.spec)
+    return {"env": fields, "evaluation": {"max_episode_steps": limit, "explore": evaluation.explore}}
 
 
 def _check_run_directories(plan: ComparisonPlan, folder: Path) -> None:

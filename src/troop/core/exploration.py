@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,7 +53,7 @@ class Exploration(Protocol):
         ...
 
     def share(self, workers: int) -> Exploration:
-        """Return the schedule of one of `workers` workers that anneals over the env steps of all of them."""
+        """Return the schedule of one of `workers` workers, each of which counts only its own env steps."""
         return self
 
 
@@ -82,11 +83,15 @@ class PerEpisodeUniform(Exploration):
 
 @dataclass(frozen=True)
 class LinearSchedule(Exploration):
-    """The same value for all envs, annealed linearly from `start` to `end` over `env_steps` (DQN)."""
+    """The same value for all envs, annealed linearly from `start` to `end` over `env_steps` (DQN).
+
+    The first `start_after` env steps have the value `start` and do not count.
+    """
 
     start: float
     end: float
     env_steps: int
+    start_after: int = 0
 
     def initial(self, rows: int, device: torch.device) -> Tensor:
         """Return `start` for every env."""
@@ -94,7 +99,11 @@ class LinearSchedule(Exploration):
 
     def update(self, values: Tensor, started: Tensor | None, env_steps: int) -> Tensor:
         """Write the value after `env_steps` into `values`."""
-        fraction = min(1.0, env_steps / self.env_steps) if self.env_steps else 1.0
+        annealed = max(0, env_steps - self.start_after)
+        if self.env_steps:
+            fraction = min(1.0, annealed / self.env_steps)
+        else:
+            fraction = float(env_steps >= self.start_after)
         return values.fill_(self.start + fraction * (self.end - self.start))
 
     def per_env(self, rows: int, ladder: EpsilonLadder = PAPER_LADDER) -> tuple[float, ...]:
@@ -107,8 +116,39 @@ class LinearSchedule(Exploration):
         return tuple(math.floor(self.end) + epsilon for epsilon in ladder.values(rows))
 
     def share(self, workers: int) -> Exploration:
-        """Anneal `workers` times faster, because each worker counts only its own env steps."""
-        return dataclasses.replace(self, env_steps=self.env_steps // workers)
+        """Divide all numbers of env steps by `workers`."""
+        return dataclasses.replace(
+            self, env_steps=self.env_steps // workers, start_after=self.start_after // workers
+        )
+
+
+@dataclass(frozen=True)
+class OverUpdates(Exploration):
+    """A linear schedule that counts the updates that `updates()` returns instead of env steps (Gorila)."""
+
+    schedule: LinearSchedule
+    updates: Callable[[], int]
+
+    def initial(self, rows: int, device: torch.device) -> Tensor:
+        """Return the schedule's `start` for every env."""
+        return self.schedule.initial(rows, device)
+
+    def update(self, values: Tensor, started: Tensor | None, env_steps: int) -> Tensor:
+        """Write the value after `updates()` updates into `values`."""
+        return self.schedule.update(values, started, self.updates())
+
+    def per_env(self, rows: int, ladder: EpsilonLadder = PAPER_LADDER) -> tuple[float, ...]:
+        """Return the constants of the schedule."""
+        return self.schedule.per_env(rows, ladder)
+
+
+def anneal_over_updates(schedule: Exploration, updates: Callable[[], int]) -> Exploration:
+    """Return `schedule` with linear annealing counted in `updates()`; other schedules stay as they are."""
+    if isinstance(schedule, LinearSchedule):
+        return OverUpdates(schedule, updates)
+    if isinstance(schedule, RandomStart):
+        return dataclasses.replace(schedule, schedule=anneal_over_updates(schedule.schedule, updates))
+    return schedule
 
 
 @dataclass(frozen=True)
@@ -129,3 +169,31 @@ class PerEnv(Exploration):
     def per_env(self, rows: int, ladder: EpsilonLadder = PAPER_LADDER) -> tuple[float, ...]:
         """Return the constants, whatever `rows` is."""
         return self.values
+
+
+@dataclass(frozen=True)
+class RandomStart(Exploration):
+    """Infinity, for uniformly random actions, in the first `env_steps` env steps; then `schedule`."""
+
+    schedule: Exploration
+    env_steps: int
+
+    def initial(self, rows: int, device: torch.device) -> Tensor:
+        """Return infinity for every env; the schedule draws its values when the random steps are over."""
+        return torch.full((rows,), math.inf, device=device)
+
+    def update(self, values: Tensor, started: Tensor | None, env_steps: int) -> Tensor:
+        """Return infinity until `env_steps`, then the values of the schedule, counted from there."""
+        if env_steps < self.env_steps:
+            return values
+        if bool(values.isinf().all()):
+            return self.schedule.initial(len(values), values.device)
+        return self.schedule.update(values, started, env_steps - self.env_steps)
+
+    def per_env(self, rows: int, ladder: EpsilonLadder = PAPER_LADDER) -> tuple[float, ...]:
+        """Return the constants of the schedule: a system with constants has no random start."""
+        return self.schedule.per_env(rows, ladder)
+
+    def share(self, workers: int) -> Exploration:
+        """Divide the random steps among the workers."""
+        return RandomStart(self.schedule.share(workers), self.env_steps // workers)

@@ -12,6 +12,7 @@ from torch import Tensor
 from troop.core.algorithm import PolicyOutput
 from troop.core.batch import Rollout, Transition
 from troop.core.env import Step
+from troop.core.role import Checkpointable
 
 
 class Sink(Protocol):
@@ -49,6 +50,11 @@ class ReplayBuffer(Sink, Source, Protocol):
     @property
     def sample_age(self) -> float:
         """Mean age of the rows of a batch: the number of rows added since each was."""
+        ...
+
+    @property
+    def reward_scale(self) -> Checkpointable | None:
+        """Statistics that scale the rewards of batches, if any; they outlive the rows."""
         ...
 
     def end_streams(self, streams: Tensor | None = None) -> None:

@@ -2,13 +2,54 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Number of samples with their mean and variance, per column, and optionally their largest magnitude."""
+
+    count: Tensor
+    mean: Tensor
+    var: Tensor
+    max_abs: Tensor | None = None
+
+    def merge(self, other: Moments) -> Moments:
+        """Return the moments of both sets of samples (Chan et al. 1979).
+
+        A column that would not be finite keeps its values, so that a bad batch does not spoil them for good.
+        """
+        total = self.count + other.count
+        weight, delta = other.count / total, other.mean - self.mean
+        var = self.var * (1 - weight) + other.var * weight + delta.square() * weight * (1 - weight)
+        finite = var - var == 0
+        mean, var = (
+            torch.where(finite, self.mean + delta * weight, self.mean),
+            torch.where(finite, var, self.var),
+        )
+        if self.max_abs is None or other.max_abs is None:
+            return Moments(total, mean, var)
+        return Moments(
+            total, mean, var, torch.where(finite, self.max_abs.maximum(other.max_abs), self.max_abs)
+        )
+
+    def to(self, device: str | torch.device, dtype: torch.dtype | None = None) -> Moments:
+        """Return the moments on `device` with `dtype`; None keeps the dtype."""
+        count, mean, var = (x.to(device, dtype) for x in (self.count, self.mean, self.var))
+        return Moments(count, mean, var, None if self.max_abs is None else self.max_abs.to(device, dtype))
+
+    def as_dict(self) -> dict[str, Tensor | None]:
+        """Return the fields by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
 class Peers(Protocol):
@@ -18,8 +59,12 @@ class Peers(Protocol):
         """Return an optimizer of `parameters` whose steps all copies share."""
         ...
 
-    def mean(self, x: Tensor) -> Tensor:
-        """Return `x` averaged over all copies."""
+    def merge_moments(self, name: str, batch: Moments, own: Moments) -> Moments | None:
+        """Add a batch to the statistics `name` of all copies; return the newest ones, to replace `own`.
+
+        `own` are the statistics of this copy, including the batch; they become the shared ones if there are
+        none, or none any more. None: keep `own`, since there is no other copy or no reply yet.
+        """
         ...
 
     def period_elapsed(self, updates: int, period: int) -> bool:
@@ -34,9 +79,9 @@ class NoPeers:
         """Return `make(parameters)`."""
         return make(parameters)
 
-    def mean(self, x: Tensor) -> Tensor:
-        """Return `x`."""
-        return x
+    def merge_moments(self, name: str, batch: Moments, own: Moments) -> Moments | None:
+        """Return None: the learner's own statistics are those of all samples."""
+        return None
 
     def period_elapsed(self, updates: int, period: int) -> bool:
         """Return whether `updates` is a multiple of `period`."""

@@ -7,15 +7,16 @@ from typing import Protocol, TypeVar
 
 from troop.core.algorithm import AlgorithmConfig
 from troop.core.config import bounded
-from troop.core.env import EnvConfig
+from troop.core.env import EnvConfig, EnvSpec
 from troop.core.program import Program
 
 B_co = TypeVar("B_co", covariant=True)  # the batch type that the system provides: Transition
+UNLIMITED_STEPS = 10_000  # steps of an evaluated episode in an env without a time limit
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """When and how the policy is evaluated: without exploration, in separate envs."""
+    """When and how the policy is evaluated, in separate envs."""
 
     episodes: int = bounded(16, low=1)
     """Episodes per evaluation: the first episode of each of this many envs."""
@@ -23,8 +24,18 @@ class Evaluation:
     """Training seconds between evaluations; ignored if env_steps is set."""
     env_steps: int | None = bounded(None, low=1)
     """Env steps between evaluations."""
-    max_episode_steps: int = bounded(10_000, low=1)
-    """Steps after which an unfinished episode is scored as it is."""
+    max_episode_steps: int | None = bounded(None, low=1)
+    """Steps after which an unfinished episode is scored as it is; by default the time limit of the env, or
+    10,000 if it has none."""
+    explore: float = bounded(0.0, low=0)
+    """Exploration value of the policy, such as the epsilon of the DQN papers; 0: no exploration."""
+
+    def step_limit(self, spec: EnvSpec) -> int:
+        """Return the number of steps after which an episode in this env is scored as it is."""
+        if self.max_episode_steps is not None:
+            return self.max_episode_steps
+        # One more than the limit, so that the step that truncates the episode is always played.
+        return UNLIMITED_STEPS if spec.episode_limit is None else spec.episode_limit + 1
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 from troop.envs.envpool.adapter import EnvPool
 from troop.envs.envpool.atari import preprocessing
-from troop.envs.envpool.tuned_rewards import tuned_reward
+from troop.envs.envpool.playground import tuned_reward
 from troop.envs.guard import EnvGuard
 from troop.envs.gymnasium.adapter import Gymnasium
 from troop.envs.registry import family, list_envs, resolve

@@ -8,8 +8,11 @@ from torch.nn import functional
 
 
 def mean(probabilities: Tensor, atoms: Tensor) -> Tensor:
-    """Return the expected value of distributions [..., K] over `atoms` [K]."""
-    return probabilities @ atoms
+    """Return the expected value of distributions [..., K] over `atoms` [K], in float32.
+
+    Not a matrix product: autocast would compute it in bf16, whose 8 bits cannot order two similar critics.
+    """
+    return (probabilities.float() * atoms).sum(-1)
 
 
 def bellman_shift(reward: Tensor, discount: Tensor, atoms: Tensor) -> Tensor:
@@ -53,6 +56,13 @@ def entropy(probabilities: Tensor) -> Tensor:
     """Return -sum_k p_k log p_k of distributions [..., K], with 0 log 0 = 0."""
     terms: Tensor = torch.special.xlogy(probabilities, probabilities)
     return -terms.sum(-1)
+
+
+def binary_entropy(probabilities: Tensor) -> Tensor:
+    """Return the mean over atoms of -p_k log p_k - (1 - p_k) log(1 - p_k), with 0 log 0 = 0."""
+    rest = 1 - probabilities
+    terms: Tensor = torch.special.xlogy(probabilities, probabilities) + torch.special.xlogy(rest, rest)
+    return -terms.mean(-1)
 
 
 def cross_entropy(target: Tensor, logits: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
         MetricName("eval/return_std", "return", "Standard deviation over the episodes."),
         MetricName("eval/length", "steps", "Mean length of the episodes."),
         MetricName("eval/episodes", "episodes", "Number of episodes."),
-        MetricName("eval/unfinished", "episodes", "Episodes that reached --evaluation.max-episode-steps."),
+        MetricName("eval/unfinished", "episodes", "Episodes that reached the step limit or an env fault."),
         MetricName(
             "eval/human_normalized",
             "%",

@@ -42,7 +42,10 @@ class QReduction(nn.Module):
 
     def forward(self, outputs: Tensor) -> Tensor:
         """[C, B, K] -> [B]."""
-        values = outputs.squeeze(-1) if self.atoms is None else outputs.softmax(-1) @ self.atoms
+        # Not a matrix product: autocast would compute the expectation in bf16.
+        values = (
+            outputs.squeeze(-1) if self.atoms is None else (outputs.float().softmax(-1) * self.atoms).sum(-1)
+        )
         if self.reduction == "min":
             return values.amin(0)
         return values.mean(0) if self.reduction == "mean" else values[0]

@@ -12,7 +12,7 @@ from troop.engines import Processes
 from troop.engines.runtime import cores
 from troop.experiment import Experiment
 from troop.recipes import dqn, fast_td3
-from troop.recipes.env import resolve_atari, with_threads
+from troop.recipes.env import resolve_atari, resolve_env, with_threads
 from troop.recipes.recipe import Recipe, RecipeArgs
 from troop.replay.prioritized import PriorityConfig
 from troop.roles.learner import LearnerConfig
@@ -44,6 +44,7 @@ DPG_ACTORS = 64
 # Section 4.2 and appendix D: DDPG with Adam 1e-4, three-step targets, noise of 0.3 in all actors. The paper
 # copies the targets every 100 batches; tau 0.01 gives targets of the same mean age. ReLU instead of its tanh.
 DPG: dict[str, Any] = fast_td3.DDPG | {
+    "random_steps": 0,
     "n_step": 3,
     "tau": 0.01,
     "std_min": 0.3,
@@ -53,6 +54,7 @@ DPG: dict[str, Any] = fast_td3.DDPG | {
     "actor_hidden": (300, 200),
     "critic_hidden": (400, 300),
     "actor_carries_critic": True,
+    "action_gradient_clip": 1.0,  # dQ/da, per element
 }
 
 # A few cores: networks and learning rates of the small DQN.
@@ -122,12 +124,12 @@ def dqn_experiment(args: RecipeArgs) -> Experiment[Transition]:
 
 def dpg_experiment(args: RecipeArgs) -> Experiment[Transition]:
     """Return the paper's learner on a GPU, FastTD3's small networks and categorical critics on a CPU."""
-    env_id, paper = args.env or DPG_DEFAULT_ENV, not args.on_cpu
+    paper = not args.on_cpu
     actors = _actor_count(DPG_ACTORS) if paper else 4
-    env = envs.resolve(env_id, args.envs or (max(1, DPG_ACTORS // actors) if paper else 16))
+    env, family = resolve_env(args, DPG_DEFAULT_ENV, max(1, DPG_ACTORS // actors) if paper else 16)
     return Experiment(
         with_threads(env, 1),
-        TD3Config(**DPG if paper else fast_td3.cpu_settings(envs.family(env_id))),
+        TD3Config(**DPG if paper else fast_td3.cpu_settings(family)),
         Apex(
             actors,
             chunk_length=10,

@@ -39,8 +39,9 @@ class DQNVariant:
 
 
 # Mnih et al. 2015, extended data table 1, in dqn_zoo's units: RMSProp centred with lr 2.5e-4, decay 0.95 and
-# epsilon 0.01 / 32^2; epsilon-greedy from 1 to 0.1 over the first million frames; the target network is
-# copied every 10,000 steps, which is 2,500 updates at one update per four steps.
+# epsilon 0.01 / 32^2; epsilon-greedy from 1 to 0.1 over a million env steps (four million frames) from the
+# first update on, after 50,000 env steps; the target network is copied every 10,000 env steps, which are
+# 2,500 updates at one update per four env steps.
 DQN: dict[str, Any] = {}
 # Van Hasselt et al. 2016, the tuned variant: epsilon to 0.01, target every 30,000 steps.
 DOUBLE = {"double": True, "epsilon_end": 0.01, "target_period": 7500}
@@ -107,9 +108,9 @@ def atari_experiment(name: str, args: RecipeArgs) -> Experiment[Transition]:
     env = resolve_atari(args, ATARI_ENVS)
     return Experiment(
         env,
-        variant.config(**variant.atari),
+        variant.config(**variant.atari, epsilon_delay=variant.learning_starts),
         Sync(
-            UpdateSchedule(32, max(1, env.envs // 4), overlap=True),  # one update per four env steps
+            UpdateSchedule(32, env.envs / 4, overlap=True),  # one update per four env steps
             replay_capacity=1_000_000,
             learning_starts=max(1, variant.learning_starts // env.envs),
             priority=variant.priority,
@@ -135,7 +136,7 @@ def small_experiment(name: str, args: RecipeArgs) -> Experiment[Transition]:
         with_threads(env, cores() - threads),
         variant.config(**variant.small | SMALL_FAMILY.get(envs.family(env_id), {})),
         Sync(
-            UpdateSchedule(128, max(1, env.envs // 2), overlap=True),
+            UpdateSchedule(128, env.envs / 2, overlap=True),
             100_000,
             learning_starts=max(1, 1000 // env.envs),
             priority=priority,
@@ -171,7 +172,7 @@ def atari_cpu_experiment(args: RecipeArgs) -> Experiment[Transition]:
         with_threads(env, cores() - threads),
         DQNConfig(**ATARI_CPU),
         Sync(
-            UpdateSchedule(32, max(1, env.envs // 4), overlap=True),
+            UpdateSchedule(32, env.envs / 4, overlap=True),
             replay_capacity=200_000,
             learning_starts=max(1, 5_000 // env.envs),
             priority=PriorityConfig(alpha=0.5, beta=0.4, beta_end=1.0, beta_anneal_batches=200_000),

@@ -11,11 +11,11 @@ from troop.recipes.recipe import RecipeArgs
 
 
 def resolve_env(args: RecipeArgs, default_env: str, default_envs: int) -> tuple[EnvConfig, str]:
-    """Return the env and its family; humanoids of the Playground get FastTD3's tuned reward."""
+    """Return the env and its family; G1 and T1 train on FastTD3's tuned reward without pushes, as there."""
     env_id = args.env or default_env
     env, family = envs.resolve(env_id, args.envs or default_envs), envs.family(env_id)
-    if family == "playground" and isinstance(env, envs.EnvPool):
-        env = dataclasses.replace(env, settings=envs.tuned_reward(env.id))
+    if isinstance(env, envs.EnvPool) and envs.tuned_reward(env.id):
+        env = dataclasses.replace(env, reward="tuned", settings=(("push_enable", False),))
     return env, family
 
 

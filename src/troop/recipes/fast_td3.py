@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -35,9 +36,11 @@ class SuiteSettings:
 # Seo et al. 2025, table of hyperparameters; HumanoidBench is the base.
 PAPER = {
     "playground": SuiteSettings(1024, 10_240, {"gamma": 0.97, "v_min": -10.0, "v_max": 10.0}),
-    # CheetahRun in the reference; DMC rewards are at most 1 per step, and 1 / (1 - 0.99) = 100.
+    # The Playground column with the overrides of CheetahRun, the only DMC task of the authors' code.
     "dmc": SuiteSettings(
-        128, 51_200, {"n_step": 3, "v_min": -500.0, "v_max": 500.0, "std_min": 0.1, "policy_noise": 0.1}
+        1024,
+        10_240,
+        {"gamma": 0.97, "n_step": 3, "v_min": -500.0, "v_max": 500.0, "std_min": 0.1, "policy_noise": 0.1},
     ),
 }
 # The paper has no settings for other tasks: the base, with rewards scaled so that returns fit the atoms.
@@ -143,8 +146,9 @@ def default_experiment(args: RecipeArgs) -> Experiment[Transition]:
 
 
 # Fujimoto et al. 2018, authors' code: layers of 256 and 256, Adam 3e-4, tau 0.005, noise 0.1, one update per
-# env step.
+# env step after 25,000 uniformly random ones.
 TD3: dict[str, Any] = {
+    "random_steps": 25_000,
     "atoms": 0,
     "tau": 0.005,
     "policy_noise": 0.2,
@@ -160,8 +164,10 @@ TD3: dict[str, Any] = {
     "critic_hidden": (256, 256),
     "weight_decay": 0.0,
 }
-# Lillicrap et al. 2016 with the networks and rates of TD3: one critic, no target noise, no delay.
+# Lillicrap et al. 2016 with the networks and rates of TD3: one critic, no target noise, no delay. It has
+# 10,000 random steps as in the TD3 paper (whose code has 25,000); Lillicrap et al. state none.
 DDPG = TD3 | {
+    "random_steps": 10_000,
     "critics": 1,
     "clipped_double_q": False,
     "policy_noise": 0.0,
@@ -171,7 +177,7 @@ DDPG = TD3 | {
 
 
 def classic_experiment(name: str, settings: dict[str, Any], args: RecipeArgs) -> Experiment[Transition]:
-    """Return TD3 or DDPG: few envs, one update per env step, the first after a thousand rows."""
+    """Return TD3 or DDPG: few envs, random actions at first, then one update per env step."""
     env, _ = resolve_env(args, "Pendulum-v1", 8)
     return Experiment(
         env,
@@ -179,7 +185,7 @@ def classic_experiment(name: str, settings: dict[str, Any], args: RecipeArgs) ->
         Sync(
             UpdateSchedule(256, env.envs),
             replay_capacity=1_000_000,
-            learning_starts=max(10, 1000 // env.envs),
+            learning_starts=math.ceil(settings["random_steps"] / env.envs),
         ),
         Inline(threads=1 if args.device == "cpu" else 0),
         until=Until(minutes=10),

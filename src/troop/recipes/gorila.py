@@ -36,6 +36,7 @@ SMALL: dict[str, Any] = dqn.SMALL | {
     "target_period": 500,  # global updates
     "double": True,
     "hidden": (64, 64),
+    "epsilon_steps": 4_500,  # global updates: about 10,000 env steps of all bundles
 }
 
 
@@ -70,7 +71,7 @@ def small_experiment(args: RecipeArgs) -> Experiment[Transition]:
         with_threads(env, 1),
         DQNConfig(**SMALL),
         Gorila(
-            UpdateSchedule(64, max(1, env.envs // 2)),
+            UpdateSchedule(64, env.envs / 2),
             replay_capacity=50_000,
             learning_starts=max(1, 500 // env.envs),
             recreate_every=0,

@@ -74,7 +74,11 @@ BETA_AV = {"dmc": 2.0}
 
 
 def cpu_algorithm(name: str, family: str) -> TD3Config | SACConfig:
-    """Return the settings of FastTD3 or SAC for CPUs."""
+    """Return the settings of FastTD3 or SAC for CPUs.
+
+    The critics of `pql-d` therefore learn from FastTD3's target, the distribution with the lower mean, and
+    not from PQL-D's element-wise minimum, with which the small recipe was not measured.
+    """
     if name == "pql-sac":
         return SACConfig(**sac.SMALL)
     settings = fast_td3.cpu_settings(family)
@@ -114,6 +118,9 @@ def _recipe(name: str, description: str) -> Recipe:
 
 RECIPES = [
     _recipe("pql", "PQL: actor, critic learner and policy learner run concurrently"),
-    _recipe("pql-d", "PQL-D: PQL with categorical critics"),
+    _recipe(
+        "pql-d",
+        "PQL-D: PQL with categorical critics; on a CPU add --categorical-min elementwise_min for its target",
+    ),
     _recipe("pql-sac", "PQL with SAC's critic and policy updates"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from troop.algorithms import SACConfig
@@ -16,7 +17,9 @@ from troop.roles.trainer import UpdateSchedule
 from troop.systems import Sync
 
 # Haarnoja et al. 2018 (1812.05905), table 1: two layers of 256 with ReLU, Adam 3e-4, tau 0.005, target
-# entropy -dim(A), all SACConfig's defaults; one update of 256 rows per env step, a replay of a million rows.
+# entropy -dim(A), all SACConfig's defaults; one update of 256 rows per env step, a replay of a million rows,
+# and in the authors' code 10,000 uniformly random env steps before the first update.
+RANDOM_STEPS = 10_000
 DEFAULT_ENV = "Pendulum-v1"
 
 # holosoma (2512.01996), locomotion of G1 and T1: 4096 envs, 1024 rows each, 8 updates of 8192 rows per step.
@@ -68,15 +71,15 @@ def cpu_algorithm(family: str) -> SACConfig:
 
 
 def paper_experiment(args: RecipeArgs) -> Experiment[Transition]:
-    """Return the paper's settings: few envs, one update per env step, the first after a thousand rows."""
+    """Return the paper's settings: few envs, random actions at first, then one update per env step."""
     env, _ = resolve_env(args, DEFAULT_ENV, 8)
     return Experiment(
         env,
-        SACConfig(),
+        SACConfig(random_steps=RANDOM_STEPS),
         Sync(
             UpdateSchedule(256, env.envs),
             replay_capacity=1_000_000,
-            learning_starts=max(10, 1000 // env.envs),
+            learning_starts=math.ceil(RANDOM_STEPS / env.envs),
         ),
         Inline(),
         until=Until(minutes=10),

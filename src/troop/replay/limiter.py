@@ -6,6 +6,7 @@ units of updates and vector steps (PQL).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -80,9 +81,11 @@ class RateLimited:
 
     def sample(self, rows: int) -> Transition | None:
         """Return a batch; None while the replay has too few rows or the learner is ahead of the actors."""
-        if not self.limiter.may_sample(rows):
-            return None
-        batch = self.replay.sample(rows)
+        return self._limited(self.replay.sample, rows)
+
+    def _limited(self, sample: Callable[[int], Transition | None], rows: int) -> Transition | None:
+        """Return `sample(rows)` if the limiter allows it, and count the rows."""
+        batch = sample(rows) if self.limiter.may_sample(rows) else None
         self.limiter.sampled += 0 if batch is None else rows
         return batch
 
@@ -102,9 +105,12 @@ class RateLimited:
         return {f"{self.name}/{name}": value for name, value in gauges.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the replay, unless `save` is False, and the counts of the limiter."""
+        """Return the replay, or only its reward scale if `save` is False, and the counts of the limiter."""
         if not self.save:
-            return {"replay": None, "inserted": 0, "sampled": 0}  # an empty replay has a warm-up again
+            scale = self.replay.reward_scale
+            reward_scale = None if scale is None else scale.state_dict()
+            # An empty replay has a warm-up again.
+            return {"replay": None, "reward_scale": reward_scale, "inserted": 0, "sampled": 0}
         counts = {"inserted": self.limiter.inserted, "sampled": self.limiter.sampled}
         return {"replay": self.replay.state_dict()} | counts
 
@@ -113,6 +119,8 @@ class RateLimited:
         self.limiter.inserted, self.limiter.sampled = int(state["inserted"]), int(state["sampled"])
         if state["replay"] is None:
             self.notes.append("the checkpoint has no replay (--system.save-replay): it starts empty")
+            if self.replay.reward_scale is not None and state["reward_scale"] is not None:
+                self.replay.reward_scale.load_state_dict(state["reward_scale"])
         elif dropped := self.replay.load_state_dict(state["replay"]):
             self.notes.append(f"dropped {dropped:,} replay rows that do not fit these settings")
 

@@ -36,7 +36,7 @@ class ObservationBuffer:
     def __init__(
         self, spec: EnvSpec, capacity: int, seed: int, device: str = "cpu", directory: str = ""
     ) -> None:
-        self.capacity, self.device = capacity, torch.device(device)
+        self.capacity, self.device, self.reward_scale = capacity, torch.device(device), None
         row_bytes = sum(torch.Size(field.shape).numel() * field.dtype.itemsize for field in spec.obs.values())
         allocate = allocator(
             capacity * row_bytes, device, directory, f"A replay of {capacity:,} observations of {spec.id}"

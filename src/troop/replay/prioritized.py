@@ -12,6 +12,7 @@ from torch import Tensor
 from troop.core.batch import NStep, Rollout, Transition
 from troop.core.config import bounded
 from troop.core.env import EnvSpec
+from troop.core.peers import NO_PEERS, Peers
 from troop.replay.storage.kernels import CLOSING, Array
 from troop.replay.storage.lazy_numba import njit_lazy
 from troop.replay.storage.sum_tree import SumTree
@@ -88,8 +89,9 @@ class PrioritizedReplay(UniformReplay):
         seed: int,
         device: str = "cpu",
         priority: PriorityConfig | None = None,
+        peers: Peers = NO_PEERS,
     ) -> None:
-        super().__init__(spec, experience, size, seed, device)
+        super().__init__(spec, experience, size, seed, device, peers)
         self.priority = priority or PriorityConfig(alpha=0.6)
         self.tree = SumTree(self.capacity, self.priority.normalize_weights_by == "buffer")
         self.pending = np.zeros(self.capacity, np.float32)  # p^alpha of rows, until their window is complete
@@ -106,7 +108,7 @@ class PrioritizedReplay(UniformReplay):
     def _flags(self) -> Array:
         return self.storage.flags.numpy() if self.storage.device.type == "cpu" else self.host_flags
 
-    def add(self, rollout: Rollout) -> None:
+    def _append(self, rollout: Rollout) -> None:
         """Append the rows with priority `extras["priority"]` or, without it, the largest priority so far."""
         stream = rollout.streams.numpy()
         before, time = self.storage.rows_written[stream], len(rollout.reward)
@@ -117,7 +119,7 @@ class PrioritizedReplay(UniformReplay):
             value = self._leaf_value(priority)
         else:
             value = np.full((time, len(stream)), self._leaf_value(self.max_priority))
-        super().add(rollout)
+        super()._append(rollout)
         length, n, margin = self.storage.length, self.experience.n, self.storage.stack_margin
         slots = stream * length + (before + np.arange(time)[:, None]) % length
         self.pending[slots] = value
@@ -140,10 +142,10 @@ class PrioritizedReplay(UniformReplay):
         """Return whether the warm-up is over and some row has a priority above zero."""
         return super().ready() and self.tree.total > 0
 
-    def sample(self, rows: int) -> Transition | None:
+    def sample_unscaled(self, rows: int) -> Transition | None:
         """Return `rows` transitions, one from each of `rows` equal ranges of the total priority.
 
-        Their importance weights are at most 1. None during the warm-up.
+        Their rewards are those of the env, their importance weights at most 1. None during the warm-up.
         """
         if not self.ready():
             return None

@@ -8,21 +8,30 @@ import torch
 from torch import Tensor
 
 from troop.core.batch import NStep, Rollout
+from troop.core.peers import NO_PEERS, Moments, Peers
+
+
+def reward_divisor(returns: Moments, max_return: float) -> Tensor:
+    """Return max(std, max|G| / `max_return`) of discounted returns G, at least 1e-8."""
+    assert returns.max_abs is not None
+    return torch.maximum(returns.var.sqrt() + 1e-8, returns.max_abs / max_return)
 
 
 class RewardScale:
-    """Tracks the discounted return G of each stream; the divisor is max(std(G), max|G| / `scale_rewards_to`).
+    """Tracks the discounted return G of each stream; `scale_rewards_to` is the `max_return` of the divisor.
 
     Each env has its own G, and all share one statistic: in the reference implementation's per-task variant
-    envs of one task overwrite each other's G.
+    envs of one task overwrite each other's G. With `peers` all copies of a learner share it as well.
     """
 
-    def __init__(self, experience: NStep, num_streams: int, device: str) -> None:
+    def __init__(
+        self, experience: NStep, num_streams: int, device: str = "cpu", peers: Peers = NO_PEERS
+    ) -> None:
         assert experience.scale_rewards_to is not None
-        self.gamma, self.max_return = experience.gamma, experience.scale_rewards_to
+        self.gamma, self.max_return, self.peers = experience.gamma, experience.scale_rewards_to, peers
         self.returns = torch.zeros(num_streams, device=device)  # G of each stream
-        self.mean, self.var = torch.zeros((), device=device), torch.ones((), device=device)
-        self.count, self.max_abs = torch.zeros((), device=device), torch.zeros((), device=device)
+        zero = torch.zeros((), device=device)
+        self.moments = Moments(zero, zero, torch.ones_like(zero), zero)  # of G
 
     def add(self, rollout: Rollout) -> None:
         """Update the returns and statistics with new rows; closing rows do not count."""
@@ -37,12 +46,11 @@ class RewardScale:
     def _update_statistics(self, x: Tensor) -> None:
         if not x.numel():
             return
-        self.max_abs = torch.maximum(self.max_abs, x.abs().max())
-        total = self.count + x.numel()
-        weight, delta = x.numel() / total, x.mean() - self.mean
-        var = x.var(correction=0)
-        self.var = self.var * (1 - weight) + var * weight + delta.square() * weight * (1 - weight)
-        self.mean, self.count = self.mean + delta * weight, total
+        var, mean = torch.var_mean(x, correction=0)
+        batch = Moments(x.new_full((), x.numel()), mean, var, x.abs().max())
+        self.moments = self.moments.merge(batch)
+        if (shared := self.peers.merge_moments("returns", batch, self.moments)) is not None:
+            self.moments = shared.to(self.returns.device, torch.float32)
 
     def end_streams(self, streams: Tensor | None = None) -> None:
         """Set the returns of these streams (None: all) to 0."""
@@ -50,16 +58,16 @@ class RewardScale:
 
     @property
     def value(self) -> Tensor:
-        """The divisor, at least 1e-8."""
-        return torch.maximum(self.var.sqrt() + 1e-8, self.max_abs / self.max_return)
+        """The divisor."""
+        return reward_divisor(self.moments, self.max_return)
 
     def state_dict(self) -> dict[str, Any]:
         """Return returns and statistics."""
-        return {name: getattr(self, name) for name in ("returns", "mean", "var", "count", "max_abs")}
+        return {"returns": self.returns, **self.moments.as_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the statistics, and the returns if the number of streams is the same."""
-        for name in ("mean", "var", "count", "max_abs"):
-            setattr(self, name, state[name].to(self.returns.device))
+        moments = Moments(**{name: x for name, x in state.items() if name != "returns"})
+        self.moments = moments.to(self.returns.device)
         if state["returns"].shape == self.returns.shape:
             self.returns.copy_(state["returns"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,19 +12,23 @@ import torch
 from torch import Tensor
 
 from troop.core.batch import Transition
+from troop.core.peers import Moments
 from troop.core.remote import Prefetch, send
 from troop.replay.limiter import RateLimited
 from troop.replay.prioritized import PrioritizedReplay
+from troop.replay.reward_scale import reward_divisor
+from troop.replay.uniform import UniformReplay
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSample:
     """A shard's part of a batch, and what is needed to merge it with the parts of other shards."""
 
-    batch: Transition
+    batch: Transition  # with the rewards of the env
     total_priority: float  # of all rows of the shard
     min_priority: float  # priority of the row with weight 1
     beta: float
+    returns: Moments | None  # statistics that scale the rewards
 
 
 class Shard(RateLimited):
@@ -31,13 +36,15 @@ class Shard(RateLimited):
 
     def sample_part(self, rows: int) -> ShardSample | None:
         """Return `rows` rows of a batch; None while they may not be sampled."""
-        batch = self.sample(rows)
+        replay = self.replay
+        assert isinstance(replay, UniformReplay)
+        batch = self._limited(replay.sample_unscaled, rows)
         if batch is None:
             return None
-        if isinstance(self.replay, PrioritizedReplay):
-            replay = self.replay
-            return ShardSample(batch, replay.tree.total, replay.min_priority, replay.beta)
-        return ShardSample(batch, float(len(self.replay)), 1.0, 0.0)
+        returns = None if replay.reward_scale is None else replay.reward_scale.moments
+        if isinstance(replay, PrioritizedReplay):
+            return ShardSample(batch, replay.tree.total, replay.min_priority, replay.beta, returns)
+        return ShardSample(batch, float(len(replay)), 1.0, 0.0, returns)
 
 
 class PendingSample:
@@ -61,11 +68,14 @@ class PendingSample:
 class ShardedReplay:
     """A Source over shards: each contributes rows in proportion to its total priority.
 
-    The importance weights are those of a single replay.
+    Importance weights and the divisor of rewards are those of a single replay.
     """
 
-    def __init__(self, shards: Sequence[Shard], prefetch: int, seed: int) -> None:
-        self.shards, self.prefetch = shards, prefetch
+    def __init__(
+        self, shards: Sequence[Shard], prefetch: int, seed: int, scale_rewards_to: float | None = None
+    ) -> None:
+        self.shards, self.prefetch, self.scale_rewards_to = shards, prefetch, scale_rewards_to
+        self.returns: dict[int, Moments] = {}  # by shard, as of its newest sample
         self.total_priority = np.ones(len(shards))  # of each shard, as of its newest sample
         self.random = np.random.default_rng(seed)
         self._pending: deque[list[PendingSample]] = deque()  # the parts of each requested batch
@@ -81,6 +91,8 @@ class ShardedReplay:
         samples = {part.shard_index: part.sample for part in parts if part.sample is not None}
         for shard, sample in samples.items():
             self.total_priority[shard] = sample.total_priority
+            if sample.returns is not None:
+                self.returns[shard] = sample.returns
         return self._merge(samples)
 
     def _request(self, rows: int) -> list[PendingSample]:
@@ -107,12 +119,19 @@ class ShardedReplay:
         return Transition(
             obs,
             torch.cat([b.action for b in batches]),
-            torch.cat([b.reward for b in batches]),
+            self._scaled(torch.cat([b.reward for b in batches])),
             torch.cat([b.discount for b in batches]),
             next_obs,
             torch.cat(weights) if weights else None,
             torch.cat(indices) if indices else None,
         )
+
+    def _scaled(self, reward: Tensor) -> Tensor:
+        """Divide the rewards by the divisor of the returns of all shards."""
+        if self.scale_rewards_to is None:
+            return reward
+        returns = functools.reduce(Moments.merge, self.returns.values())
+        return reward / reward_divisor(returns, self.scale_rewards_to)
 
     def reprioritize(self, index: Tensor, priority: Tensor) -> None:
         """Send each shard the priorities of its rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from troop.core.batch import NStep, Rollout, Transition
 from troop.core.env import EnvSpec
+from troop.core.peers import NO_PEERS, Peers
+from troop.replay.reward_scale import RewardScale
 from troop.replay.storage import kernels, kernels_torch
 from troop.replay.storage.n_step import NStepSampler
 from troop.replay.storage.ring import RingStorage
@@ -28,11 +31,20 @@ class UniformReplay:
     """A ReplayBuffer that samples n-step transitions uniformly; each stream gets its share of every batch."""
 
     def __init__(
-        self, spec: EnvSpec, experience: NStep, size: ReplaySize, seed: int, device: str = "cpu"
+        self,
+        spec: EnvSpec,
+        experience: NStep,
+        size: ReplaySize,
+        seed: int,
+        device: str = "cpu",
+        peers: Peers = NO_PEERS,
     ) -> None:
         self.experience, self.size = experience, size
         self.storage = RingStorage(spec, spec.envs, size.length, device, size.directory)
         self.sampler = NStepSampler(self.storage, experience)
+        self.reward_scale: RewardScale | None = None
+        if experience.scale_rewards_to is not None:
+            self.reward_scale = RewardScale(experience, spec.envs, device, peers)
         self.generator = torch.Generator(device).manual_seed(seed)
 
     def __len__(self) -> int:
@@ -51,15 +63,18 @@ class UniformReplay:
 
     def add(self, rollout: Rollout) -> None:
         """Append the rows to their streams; they overwrite the oldest ones of a full stream."""
+        if self.reward_scale is not None:
+            self.reward_scale.add(rollout)
+        self._append(self.storage.close_incomplete_stacks(rollout))
+
+    def _append(self, rollout: Rollout) -> None:
         self.storage.add(rollout)
-        if self.sampler.reward_scale is not None:
-            self.sampler.reward_scale.add(rollout)
 
     def end_streams(self, streams: Tensor | None = None) -> None:
         """End the episodes of these streams (None: all) after a forced reset: no n-step window crosses it."""
         self.storage.end_streams(streams)
-        if self.sampler.reward_scale is not None:
-            self.sampler.reward_scale.end_streams(streams)
+        if self.reward_scale is not None:
+            self.reward_scale.end_streams(streams)
 
     def ready(self) -> bool:
         """Return whether the warm-up is over and there is a complete n-step window."""
@@ -68,7 +83,14 @@ class UniformReplay:
         return bool(warm and written.max() > self.experience.n)
 
     def sample(self, rows: int) -> Transition | None:
-        """Return exactly `rows` n-step transitions; None during the warm-up."""
+        """Return exactly `rows` n-step transitions with scaled rewards; None during the warm-up."""
+        batch = self.sample_unscaled(rows)
+        if batch is None or self.reward_scale is None:
+            return batch
+        return dataclasses.replace(batch, reward=batch.reward / self.reward_scale.value)
+
+    def sample_unscaled(self, rows: int) -> Transition | None:
+        """Return exactly `rows` n-step transitions with the rewards of the env; None during the warm-up."""
         if not self.ready():
             return None
         slots = self._draw(rows)
@@ -80,12 +102,13 @@ class UniformReplay:
         That is checked only on the CPU: on a GPU the check would wait for the device.
         """
         storage, device = self.storage, self.storage.device
-        random = torch.randint(2**62, (rows + 1,), generator=self.generator, device=device)
+        tries = 1 if device.type == "cpu" else kernels_torch.MAX_TRIES  # the CPU derives the other numbers
+        random = torch.randint(2**62, (tries * rows + 1,), generator=self.generator, device=device)
         window = (storage.length, self.experience.n, storage.stack_margin)
         if device.type != "cpu":
             written = torch.from_numpy(storage.rows_written).to(device)
-            shift = random[-1] / 2**62
-            return kernels_torch.draw_slots(random[:-1], shift, written, *window, storage.flags)
+            numbers, shift = random[:-1].view(tries, rows), random[-1] / 2**62
+            return kernels_torch.draw_slots(numbers, shift, written, *window, storage.flags)
         slots = torch.empty(rows, dtype=torch.int64)
         missing = kernels.draw_slots(
             random.numpy()[:-1],
@@ -108,8 +131,8 @@ class UniformReplay:
     def state_dict(self) -> dict[str, Any]:
         """Return the rows, the reward scale and the state of the random generator."""
         state: dict[str, Any] = {"storage": self.storage.state_dict(), "rng": self.generator.get_state()}
-        if self.sampler.reward_scale is not None:
-            state["reward_scale"] = self.sampler.reward_scale.state_dict()
+        if self.reward_scale is not None:
+            state["reward_scale"] = self.reward_scale.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> int:
@@ -117,6 +140,6 @@ class UniformReplay:
         dropped = self.storage.load_state_dict(state["storage"])
         if state["rng"].numel() == self.generator.get_state().numel():  # else saved on another device type
             self.generator.set_state(state["rng"].cpu())
-        if self.sampler.reward_scale is not None and "reward_scale" in state:
-            self.sampler.reward_scale.load_state_dict(state["reward_scale"])
+        if self.reward_scale is not None and "reward_scale" in state:
+            self.reward_scale.load_state_dict(state["reward_scale"])
         return dropped

@@ -1,4 +1,4 @@
-"""Evaluator: returns of the newest policy without exploration, in its own envs."""
+"""Evaluator: returns of the newest policy in its own envs."""
 
 from __future__ import annotations
 
@@ -13,21 +13,33 @@ from troop.core.flow import WeightSource
 from troop.core.role import Metrics
 
 
-@torch.no_grad()
 def first_episodes(
-    env: VectorEnv, policy: Policy, seed: int, max_steps: int
+    env: VectorEnv, policy: Policy, seed: int, max_steps: int, explore: float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Play one episode in each env without exploration; return (returns, lengths, finished), each [envs].
+    """Play one episode in each env; return (returns, lengths, finished), each [envs].
 
     Episodes that have not ended after `max_steps` steps, or that an env fault cut short, count as they are
-    and are not finished.
+    and are not finished. Random numbers of exploration come from `seed` and leave the global generators as
+    they are.
     """
+    if not explore:
+        return _play(env, policy, seed, max_steps, explore)
+    gpus = {parameter.device.index for parameter in policy.parameters() if parameter.is_cuda}
+    with torch.random.fork_rng(devices=gpus):
+        torch.manual_seed(seed)
+        return _play(env, policy, seed, max_steps, explore)
+
+
+@torch.no_grad()
+def _play(
+    env: VectorEnv, policy: Policy, seed: int, max_steps: int, explore: float
+) -> tuple[Tensor, Tensor, Tensor]:
     step = env.reset(seed)
-    state, no_exploration = policy.initial_state(step.reward.shape[0]), torch.zeros_like(step.reward)
+    state, explore_rows = policy.initial_state(step.reward.shape[0]), torch.full_like(step.reward, explore)
     returns, lengths = torch.zeros_like(step.reward, dtype=torch.float64), torch.zeros_like(step.reward)
     running, finished = torch.ones_like(step.valid), torch.zeros_like(step.valid)
     for _ in range(max_steps):
-        output = policy.act(step.obs, state, no_exploration)
+        output = policy.act(step.obs, state, explore_rows)
         step, state = env.step(output.action), output.state
         running &= step.valid  # a fault has reset the env: its episode counts as it is, unfinished
         returns += torch.where(running, step.reward, 0.0)
@@ -50,9 +62,10 @@ class Evaluator:
         weights: WeightSource,
         seed: int,
         max_steps: int,
+        explore: float = 0.0,
     ) -> None:
         self.make, self.policy, self.weights = make, policy, weights
-        self.seed, self.max_steps, self.version = seed, max_steps, -1
+        self.seed, self.max_steps, self.explore, self.version = seed, max_steps, explore, -1
 
     def step(self) -> Metrics | None:
         """Evaluate the newest policy; None if that version has been evaluated."""
@@ -63,7 +76,9 @@ class Evaluator:
         self.policy.load_state_dict(weights)
         env = self.make(self.seed)
         try:
-            returns, lengths, finished = first_episodes(env, self.policy, self.seed, self.max_steps)
+            returns, lengths, finished = first_episodes(
+                env, self.policy, self.seed, self.max_steps, self.explore
+            )
         finally:
             env.close()
         return {

@@ -124,8 +124,11 @@ class Learner:
             self._pending_priorities.clear()
 
     def latest(self, after: int) -> tuple[int, dict[str, Tensor]] | None:
-        """Return the number of updates and the current weights; None if not above `after`."""
-        return None if self.updates <= after else (self.updates, self._module.state_dict())
+        """Return the number of updates and the current weights; None if that number is `after`.
+
+        Returns the current version even if it is older than the caller's: a restart restores a checkpoint.
+        """
+        return None if self.updates == after else (self.updates, self._module.state_dict())
 
     def gauges(self) -> Metrics:
         """Return the published version and the largest lag behind the other learner."""

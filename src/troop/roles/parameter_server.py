@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from troop.core.config import bounded
+from troop.core.peers import Moments
+from troop.core.remote import readonly
 from troop.core.role import Metrics
 
 
@@ -55,6 +57,7 @@ class ParameterServer:
         self.slices: dict[int, Slice] = {}  # by number of the optimizer
         self.counts = {"applied": 0, "dropped_stale": 0, "dropped_outlier": 0}
         self.delay = 0.0  # running mean of the staleness of applied gradients
+        self.moments: dict[str, Moments] = {}  # statistics that all learners share, by name
 
     def register(self, optimizer: int, parameters: Tensor) -> Versioned:
         """Return the newest parameters of `optimizer`; the first caller's become the initial ones."""
@@ -86,6 +89,21 @@ class ParameterServer:
             self._apply(shared, gradient)
         return Versioned(shared.version, shared.parameters)
 
+    @readonly
+    def updates(self) -> int:
+        """Return the number of updates of the first optimizer; 0 before a learner has registered."""
+        return self.slices[0].version if 0 in self.slices else 0
+
+    def merge_moments(self, name: str, batch: Moments, own: Moments) -> Moments:
+        """Merge a batch into the statistics `name` and return them; the first ones are `own`, the caller's.
+
+        They are in double precision, so that the count of samples does not saturate.
+        """
+        shared = self.moments.get(name)
+        shared = own.to("cpu", torch.float64) if shared is None else shared.merge(batch)
+        self.moments[name] = shared
+        return shared
+
     @torch.no_grad()
     def _apply(self, shared: Slice, gradient: Tensor) -> None:
         shared.squares.addcmul_(gradient, gradient)
@@ -99,12 +117,13 @@ class ParameterServer:
         return gauges | {f"{self.name}/delay": self.delay}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return parameters, sums of squared gradients, versions and counts."""
+        """Return parameters, sums of squared gradients, versions, counts and shared statistics."""
         slices = {
             str(number): {"parameters": x.parameters, "squares": x.squares, "version": x.version}
             for number, x in self.slices.items()
         }
-        return {"slices": slices, "counts": dict(self.counts), "delay": self.delay}
+        moments = {name: x.as_dict() for name, x in self.moments.items()}
+        return {"slices": slices, "counts": dict(self.counts), "delay": self.delay, "moments": moments}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`."""
@@ -114,3 +133,4 @@ class ParameterServer:
         }
         self.counts = {name: int(count) for name, count in state["counts"].items()}
         self.delay = float(state["delay"])
+        self.moments = {name: Moments(**x) for name, x in state["moments"].items()}

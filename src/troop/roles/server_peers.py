@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from troop.core.config import bounded
-from troop.core.peers import MakeOptimizer
-from troop.core.remote import call_async
+from troop.core.peers import MakeOptimizer, Moments
+from troop.core.remote import Prefetch, call_async
 from troop.roles.parameter_server import ParameterServer, Versioned
 
 
@@ -21,35 +21,47 @@ class OutlierConfig:
     """Gradients of outlier losses are not sent (Gorila, section 4.2)."""
 
     max_deviations: float = bounded(4.0, low=0)
-    """An outlier is this many standard deviations above the running mean; 0 sends everything."""
+    """An outlier is this many standard deviations above the running mean, and twice as far above it as other
+    high losses lately; 0 sends everything."""
     decay: float = bounded(0.99, low=0, below=1)
     """Decay of the running mean and variance."""
     min_losses: int = bounded(100, low=1)
     """Number of losses before any counts as an outlier."""
 
 
-class OutlierFilter:
-    """Running mean and variance of a learner's losses.
+MIN_RELATIVE_STD = 0.1  # losses that hardly vary: this fraction of their mean counts as standard deviation
+TOLERANCE_DECAY = 0.9999  # per loss; losses that return every 6,900 losses or more often stay accepted
 
-    An outlier enters the statistics clipped to the bound, so the bound rises with each one and a permanently
-    higher loss is accepted after a while.
+
+class OutlierFilter:
+    """Running mean and variance of a learner's losses, and a tolerance that grows with high losses.
+
+    A loss is an outlier if it exceeds the mean by more than the bound: the larger of max_deviations * std and
+    the tolerance. A loss that exceeds the mean by more than max_deviations * std sets the tolerance to twice
+    its excess, but at most to twice the bound. So a single outlier of any size at most doubles the bound,
+    and an excess of R bounds is accepted after log2(R) + 1 outliers: neither a lasting rise nor rare high
+    losses, such as those of batches with a sparse reward, are dropped for good. An outlier enters mean and
+    variance clipped to the bound.
     """
 
     def __init__(self, config: OutlierConfig) -> None:
         self.config = config
-        self.state = torch.zeros(3)  # count, mean, variance
+        self.state = torch.zeros(4)  # count, mean, variance, tolerance
 
     def is_outlier(self, loss: float) -> bool:
         """Return whether `loss` is an outlier, and add it to the statistics."""
-        count, mean, variance = self.state.tolist()
-        bound = mean + self.config.max_deviations * variance**0.5
-        outlier = bool(self.config.max_deviations) and count >= self.config.min_losses and loss > bound
-        loss = min(loss, bound) if outlier else loss
+        count, mean, variance, tolerance = self.state.tolist()
+        tolerance *= TOLERANCE_DECAY
+        excess, outlier = loss - mean, False
+        usual = self.config.max_deviations * max(variance**0.5, MIN_RELATIVE_STD * abs(mean))
+        if self.config.max_deviations and count >= self.config.min_losses and excess > usual:
+            if bound := max(usual, tolerance):  # 0 if all losses were 0: then none is too high
+                outlier = excess > bound
+                excess = min(excess, bound)
+            tolerance = max(tolerance, 2 * excess)
         rate = max(1 - self.config.decay, 1 / (count + 1))  # a plain mean of the first losses
-        delta = loss - mean
-        self.state = torch.tensor(
-            [count + 1, mean + rate * delta, (1 - rate) * (variance + rate * delta * delta)]
-        )
+        variance = (1 - rate) * (variance + rate * excess * excess)
+        self.state = torch.tensor([count + 1, mean + rate * excess, variance, tolerance])
         return outlier
 
 
@@ -160,12 +172,20 @@ class ParameterServerOptimizer(Optimizer):
             self.last_version = int(versions[0])
 
 
+MIN_SHARE = 1e-3  # of the samples of a statistic: fewer new ones are not worth a message
+
+
 class ServerPeers:
-    """The other copies of a learner; each parameter server holds one range of the parameters."""
+    """The other copies of a learner; each parameter server holds one range of the parameters.
+
+    The first server also holds the statistics that all copies share.
+    """
 
     def __init__(self, servers: Sequence[ParameterServer], outliers: OutlierConfig) -> None:
         self.servers, self.outliers = servers, outliers
         self.optimizers: list[ParameterServerOptimizer] = []
+        self._merged: dict[str, Prefetch[[str, Moments, Moments], Moments]] = {}  # requests by statistic
+        self._unsent: dict[str, Moments] = {}
 
     def optimizer(self, parameters: list[nn.Parameter], make: MakeOptimizer) -> Optimizer:
         """Return an optimizer that steps on the servers; `make` is not used."""
@@ -173,9 +193,24 @@ class ServerPeers:
         self.optimizers.append(optimizer)
         return optimizer
 
-    def mean(self, x: Tensor) -> Tensor:
-        """Return `x`: learners are asynchronous and do not wait for each other."""
-        return x
+    def merge_moments(self, name: str, batch: Moments, own: Moments) -> Moments | None:
+        """Send the batch to the first server; return its newest reply merged with what it does not include.
+
+        Never waits for a reply. A batch is kept for the next message while a reply is missing, or as long as
+        it has few samples relative to `own`.
+        """
+        batch, own = batch.to("cpu"), own.to("cpu")
+        if name in self._unsent:
+            batch = self._unsent.pop(name).merge(batch)
+        requests = self._merged.setdefault(name, Prefetch(self.servers[0].merge_moments))
+        newest = requests.poll()
+        if requests.in_flight or batch.count < MIN_SHARE * own.count:
+            self._unsent[name] = batch
+        else:
+            requests.request(name, batch, own)
+            if (reply := requests.poll()) is not None:  # a server on the same host
+                return reply
+        return None if newest is None else newest.merge(batch)
 
     def period_elapsed(self, updates: int, period: int) -> bool:
         """Return whether a period is complete by the servers' count, the same for all copies."""

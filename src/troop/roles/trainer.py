@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +24,20 @@ class UpdateSchedule:
 
     batch_size: int = bounded(32_768, low=1)
     """Rows per update, drawn equally from all envs."""
-    updates_per_step: int = bounded(2, low=0)
-    """Critic updates per vector step; 0 only collects."""
+    updates_per_step: float = bounded(2.0, low=0)
+    """Critic updates per vector step; 0.25 is one update in four vector steps, 0 only collects."""
     overlap: bool = False
     """Learn while the simulator steps; batches then do not contain the newest row."""
+
+    def updates_after(self, step: int) -> int:
+        """Return the number of updates that follow vector step number `step`, counted from 1.
+
+        The updates of steps 1 to n sum up to n * updates_per_step, rounded down.
+        """
+        return self._total(step) - self._total(step - 1)
+
+    def _total(self, steps: int) -> int:
+        return math.floor(steps * self.updates_per_step + 1e-9)  # 100 * 0.29 is 28.999999999999996
 
 
 class Trainer:
@@ -49,10 +60,12 @@ class Trainer:
         self.collector = Collector(env_factory, algorithm.policy, recorder, exploration)
         self.save_replay, self.replay_name = save_replay, replay_name
         self.version = 0  # number of updates
+        self.vector_steps = 0
         self.notes: list[str] = []
 
     def step(self) -> Metrics:
         """Make one vector step, add its rows to the replay, and make the updates."""
+        self.vector_steps += 1
         self.collector.send()
         if self.schedule.overlap:
             update_metrics = self._update()
@@ -68,7 +81,7 @@ class Trainer:
 
     def _update(self) -> Metrics:
         metrics: Metrics = {}
-        for _ in range(self.schedule.updates_per_step):
+        for _ in range(self.schedule.updates_after(self.vector_steps)):
             batch = self.replay.sample(self.schedule.batch_size)
             if batch is None:
                 break  # fewer rows than learning starts with
@@ -89,10 +102,11 @@ class Trainer:
             self.replay.reprioritize(index, priority)
 
     def latest(self, after: int) -> tuple[int, dict[str, Tensor]] | None:
-        """Return the number of updates and the current policy weights; None if not above `after`."""
-        if self.version <= after:
-            return None
-        return self.version, self.algorithm.policy.state_dict()
+        """Return the number of updates and the current policy weights; None if that number is `after`.
+
+        Returns the current version even if it is older than the caller's: a restart restores a checkpoint.
+        """
+        return None if self.version == after else (self.version, self.algorithm.policy.state_dict())
 
     def gauges(self) -> Metrics:
         """Return size, capacity and sample age of the replay."""
@@ -108,20 +122,25 @@ class Trainer:
         self.collector.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of algorithm, replay and env."""
+        """Return the state of algorithm, replay and env; without `save_replay` only its reward scale."""
+        scale = self.replay.reward_scale
         return {
             "algorithm": self.algorithm.state_dict(),
             "replay": self.replay.state_dict() if self.save_replay else None,
+            "reward_scale": None if scale is None or self.save_replay else scale.state_dict(),
             "collector": self.collector.state_dict(),
             "version": self.version,
+            "vector_steps": self.vector_steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`; `notes` report what could not be restored."""
         self.algorithm.load_state_dict(state["algorithm"])
-        self.version = int(state["version"])
+        self.version, self.vector_steps = int(state["version"]), int(state.get("vector_steps", 0))
         if state["replay"] is None:
             self.notes.append("the checkpoint has no replay (--system.save-replay): it starts empty")
+            if self.replay.reward_scale is not None and state["reward_scale"] is not None:
+                self.replay.reward_scale.load_state_dict(state["reward_scale"])
         elif dropped := self.replay.load_state_dict(state["replay"]):
             self.notes.append(f"dropped {dropped:,} replay rows that do not fit these envs and this capacity")
         if not self.collector.load_state_dict(state["collector"]):

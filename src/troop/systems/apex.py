@@ -102,7 +102,7 @@ class Apex:
             build(seeded_learner, algorithm.algorithm, env.spec, seed, devices["learner"]),
             replays[0]
             if self.replay_shards == 1
-            else build(ShardedReplay, replays, self.learner.prefetch, seed),
+            else build(ShardedReplay, replays, self.learner.prefetch, seed, experience.scale_rewards_to),
             weights,
             self.learner,
             devices["learner"],

@@ -51,13 +51,22 @@ def rows_per_env(spec: EnvSpec, capacity: int, envs: int, minimum: int) -> int:
 
 
 def make_replay(
-    spec: EnvSpec, experience: NStep, size: ReplaySize, priority: PriorityConfig, seed: int, device: str
+    spec: EnvSpec,
+    experience: NStep,
+    size: ReplaySize,
+    priority: PriorityConfig,
+    seed: int,
+    device: str,
+    peers: Peers = NO_PEERS,
 ) -> UniformReplay:
-    """Build a prioritized replay, or a uniform one if `priority.alpha` is 0."""
+    """Build a prioritized replay, or a uniform one if `priority.alpha` is 0.
+
+    `peers` share its reward scale.
+    """
     seed = derive_seed(seed, "replay")
     if priority.alpha:
-        return PrioritizedReplay(spec, experience, size, seed, device, priority)
-    return UniformReplay(spec, experience, size, seed, device)
+        return PrioritizedReplay(spec, experience, size, seed, device, priority, peers)
+    return UniformReplay(spec, experience, size, seed, device, peers)
 
 
 class MakeLearner(Protocol):
@@ -115,6 +124,8 @@ def make_sampler(algorithm: AlgorithmConfig[Transition], env: EnvConfig, config:
         exploration = config.exploration
         if isinstance(exploration, tuple):
             exploration = PerEnv(exploration[first : first + part_env.envs])
+        elif parts > 1:
+            exploration = exploration.share(parts)
         seed = derive_seed(config.seed, f"half {part}") if parts > 1 else config.seed
         factory = EnvFactory(partial(part_env.make, device=config.device), seed, config.recreate_every)
         collectors.append(Collector(factory, policy, recorder, exploration))
@@ -140,15 +151,15 @@ def add_evaluator(
     device: str = "cpu",
 ) -> None:
     """Add a node that evaluates the newest policy on schedule, in its own envs on `device`."""
-    evaluation, spec = settings.evaluation, env.spec
-    max_steps = evaluation.max_episode_steps
+    evaluation, evaluation_env = settings.evaluation, env.for_evaluation()
     program.add(
         "evaluator",
         Evaluator,
-        partial(env.for_evaluation().with_envs(evaluation.episodes).make, device=device),
-        build(make_policy, algorithm, spec, device),
+        partial(evaluation_env.with_envs(evaluation.episodes).make, device=device),
+        build(make_policy, algorithm, env.spec, device),
         weights,
         derive_seed(settings.seed, "evaluate"),
-        min(max_steps, (spec.episode_limit or max_steps) + 1),
+        evaluation.step_limit(evaluation_env.spec),
+        evaluation.explore,
     )
     program.schedule("evaluator", Schedule(evaluation.env_steps, evaluation.seconds))

@@ -14,12 +14,14 @@ from troop.core.batch import NStep, Transition
 from troop.core.config import bounded
 from troop.core.env import EnvConfig
 from troop.core.errors import BadInput
+from troop.core.exploration import Exploration, anneal_over_updates
 from troop.core.program import Program, build, derive_seed
 from troop.core.system import RunSettings
 from troop.replay.limiter import Limiter, RateLimited
 from troop.replay.prioritized import PriorityConfig
 from troop.replay.uniform import ReplaySize
 from troop.roles.actor import Actor
+from troop.roles.global_updates import GlobalUpdates
 from troop.roles.learner import Learner, LearnerConfig
 from troop.roles.parameter_server import AdaGradConfig, ParameterServer
 from troop.roles.server_peers import OutlierConfig, ServerPeers
@@ -84,6 +86,7 @@ class Gorila:
             program.add(name, ParameterServer, adagrad, name)
             for name in (f"server{i or ''}" for i in range(self.servers))
         ]
+        peers = build(ServerPeers, servers, self.outliers)
         role = "learner" if self.shared_replay else "bundle"
         learners = [
             build(
@@ -92,21 +95,26 @@ class Gorila:
                 env.spec,
                 settings.seed,
                 devices[f"{role}{i}"],
-                build(ServerPeers, servers, self.outliers),
+                peers,
             )
             for i in range(self.bundles)
         ]
+        exploration = build(
+            worker_exploration, algorithm.exploration, self.bundles, build(GlobalUpdates, servers[0])
+        )
         if self.shared_replay:
-            self.add_shared_replay(program, algorithm, experience, env, settings, learners, devices)
+            self.add_shared_replay(
+                program, algorithm, experience, env, settings, learners, exploration, devices
+            )
             return program
-        exploration, trainers = algorithm.exploration.share(self.bundles), []
+        trainers = []
         for i, learner in enumerate(learners):
             bundle = dataclasses.replace(
                 settings, seed=derive_seed(settings.seed, f"bundle {i}"), device=devices[f"bundle{i}"]
             )
             trainers.append(
                 self.bundle_config().add_trainer(
-                    program, f"bundle{i}", algorithm, env, bundle, learner, exploration, f"replay{i}"
+                    program, f"bundle{i}", algorithm, env, bundle, learner, exploration, f"replay{i}", peers
                 )
             )
         add_evaluator(program, algorithm, env, trainers[0], settings)
@@ -145,12 +153,13 @@ class Gorila:
         env: EnvConfig,
         settings: RunSettings,
         learners: list[Algorithm[Transition]],
+        exploration: Exploration,
         devices: dict[str, str],
     ) -> None:
         """Add one replay, learners, and actors that pull the first learner's policy, each on its own host."""
         if not self.schedule.updates_per_step:
             raise BadInput(
-                "--system.schedule.updates-per-step is 0; with --system.shared-replay it must be at least 1."
+                "--system.schedule.updates-per-step is 0; with --system.shared-replay it must be above 0."
             )
         all_envs, batch_size = self.bundles * env.envs, self.schedule.batch_size
         minimum = max(self.learning_starts, self.chunk_length + experience.n) + 1
@@ -171,9 +180,9 @@ class Gorila:
         for i, learner in enumerate(learners):
             sink = weights if i == 0 else None
             program.add(f"learner{i}", Learner, learner, replay, sink, config, devices[f"learner{i}"])
-        exploration = algorithm.exploration.share(self.bundles)
         for i in range(self.bundles):
-            actor = ActorConfig(
+            actor = build(
+                ActorConfig,
                 derive_seed(settings.seed, f"actor {i}"),
                 i * env.envs,
                 self.chunk_length,
@@ -185,3 +194,8 @@ class Gorila:
             sampler = build(make_sampler, algorithm, env, actor)
             program.add(f"actor{i}", Actor, sampler, replay, weights, self.weight_sync_steps)
         add_evaluator(program, algorithm, env, weights, settings)
+
+
+def worker_exploration(schedule: Exploration, workers: int, updates: GlobalUpdates) -> Exploration:
+    """Return the exploration of one of `workers` workers: epsilon is annealed over the updates of all."""
+    return anneal_over_updates(schedule, updates).share(workers)

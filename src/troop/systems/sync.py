@@ -11,6 +11,7 @@ from troop.core.batch import Transition
 from troop.core.config import bounded
 from troop.core.env import Continuous, EnvConfig, EnvSpec
 from troop.core.exploration import Exploration
+from troop.core.peers import NO_PEERS, Peers
 from troop.core.program import Program, build, derive_seed
 from troop.core.system import RunSettings
 from troop.replay.prioritized import PriorityConfig
@@ -64,8 +65,12 @@ class Sync:
         learner: Algorithm[Transition],
         exploration: Exploration,
         replay_name: str = "replay",
+        peers: Peers = NO_PEERS,
     ) -> Trainer:
-        """Add a node that collects, stores and updates in turn; `replay_name` prefixes its replay metrics."""
+        """Add a node that collects, stores and updates in turn; `replay_name` prefixes its replay metrics.
+
+        Replays with `peers` share their reward scale.
+        """
         spec, seed, device = env.spec, settings.seed, settings.device
         experience = n_step_experience(algorithm, program.name)
         size = self.replay_size(spec, experience.n)
@@ -77,7 +82,7 @@ class Sync:
             EnvFactory(make_env, derive_seed(seed, "train"), self.recreate_interval(spec)),
             learner,
             build(StepRecorder, env.envs),
-            build(make_replay, spec, experience, size, self.priority, seed, device),
+            build(make_replay, spec, experience, size, self.priority, seed, device, peers),
             exploration,
             dataclasses.replace(self.schedule, overlap=overlap),
             self.save_replay,

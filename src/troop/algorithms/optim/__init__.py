@@ -1,6 +1,7 @@
-"""Training of modules, shared by all algorithms: flat parameters, gradients, optimizers, target networks."""
+"""Shared by all algorithms: flat parameters, gradients, optimizers, target networks, statistics."""
 
 from troop.algorithms.optim.optimizer import ModuleOptimizer, OptimizerConfig
+from troop.algorithms.optim.statistics import merge_batch
 from troop.algorithms.optim.target import copy_parameters, frozen_copy, polyak_update
 from troop.algorithms.optim.value_and_grad import value_and_grad
 
@@ -9,6 +10,7 @@ __all__ = [
     "OptimizerConfig",
     "copy_parameters",
     "frozen_copy",
+    "merge_batch",
     "polyak_update",
     "value_and_grad",
 ]

@@ -12,37 +12,25 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from troop.core.config import bounded, suggest
+from troop.core.config import bounded
 from troop.core.env import PRIVILEGED, Continuous, Discrete, EnvSpec, Obs, Step, VectorEnv
 from troop.core.errors import BadInput, SetupProblem
 from troop.envs.actions import ActionBounds
-from troop.envs.envpool.atari import evaluation_settings
+from troop.envs.envpool import atari, playground
 from troop.envs.envpool.lazy_import import import_envpool
 from troop.envs.envpool.slim_assets import slim_base_path
 from troop.envs.envpool.spaces import observation_arrays
+from troop.envs.envpool.task_spec import envpool_spec
 from troop.envs.guard import EnvGuard
 from troop.envs.observations import ObsArray, ObsConverter, assign_names
 from troop.envs.seeding import hash_seed
 from troop.envs.settings import Setting
-from troop.envs.unknown_env import unknown_env
-
-RENDER_OPTIONS = {"render_mode", "from_pixels", "render_width", "render_height", "render_camera_id"}
-# Options that the adapter sets itself; `EnvPool.settings` may not contain them.
-ADAPTER_OPTIONS = (
-    "num_envs",
-    "batch_size",
-    "num_threads",
-    "seed",
-    "env_seed",
-    "gym_reset_return_info",
-    "max_num_players",
-)
 
 
 @dataclass(frozen=True)
@@ -59,10 +47,30 @@ class EnvPool:
     """Options of EnvPool as name and value, such as push_enable False."""
     slim_assets: bool = True
     """Build MuJoCo models without render-only textures and meshes: starts faster."""
+    reward: Literal["default", "tuned"] = "default"
+    """Reward of training; tuned: FastTD3's weights, for the G1 and T1 joystick tasks. Evaluation always uses
+    the default reward."""
+
+    @property
+    def options(self) -> tuple[Setting, ...]:
+        """All options of EnvPool: the weights of a tuned reward, unless `settings` has them, and `settings`.
+
+        Raises BadInput if the task has no tuned reward.
+        """
+        if self.reward == "default":
+            return self.settings
+        weights = playground.tuned_reward(self.id)
+        if not weights:
+            raise BadInput(
+                f"--env.reward is tuned but '{self.id}' has no tuned reward; use default (G1 and T1 joystick "
+                "tasks have one)."
+            )
+        return tuple((dict(weights) | dict(self.settings)).items())
 
     @property
     def spec(self) -> EnvSpec:
         """The spec; builds no simulator, except two small ones for tasks with privileged observations."""
+        _ = self.options  # raises BadInput; weights of the reward do not change the layout
         layout = _layout(self.id, self.settings, self.slim_assets)
         return EnvSpec(self.id, dict(layout.converter.fields), layout.action, self.envs, layout.episode_limit)
 
@@ -75,9 +83,13 @@ class EnvPool:
         return dataclasses.replace(self, envs=envs)
 
     def for_evaluation(self) -> Self:
-        """Return the config without Atari's training settings: full games and unclipped rewards."""
-        settings = evaluation_settings(self.settings)
-        return self if settings == self.settings else dataclasses.replace(self, settings=settings)
+        """Return the config with which returns are reported.
+
+        Atari: full games and unclipped rewards. MuJoCo Playground: the default reward and no pushes.
+        """
+        settings = playground.evaluation_settings(self.id, atari.evaluation_settings(self.settings))
+        evaluation = dataclasses.replace(self, settings=settings, reward="default")
+        return self if evaluation == self else evaluation
 
 
 @dataclass(frozen=True)
@@ -169,7 +181,7 @@ class EnvPoolEnv:
 
     def _build(self, seed: int) -> None:
         self.close()
-        options = {"base_path": self._layout.base_path, **dict(self.cfg.settings), **self._options}
+        options = {"base_path": self._layout.base_path, **dict(self.cfg.options), **self._options}
         self.pool = _make_pool(
             self.cfg.id,
             num_envs=self.spec.envs,
@@ -218,29 +230,6 @@ def _layout(id: str, settings: tuple[Setting, ...], slim_assets: bool) -> EnvPoo
         )
     bounds = ActionBounds.from_box(space.low, space.high)
     return EnvPoolLayout(converter, bounds.spec, bounds, space.shape, 0, limit, base_path)
-
-
-def envpool_spec(id: str, settings: tuple[Setting, ...]) -> Any:  # noqa: ANN401
-    """Return EnvPool's own spec of a task with these settings.
-
-    Raises BadInput for an unknown id or setting, SetupProblem if a library that the task needs is missing.
-    """
-    envpool = import_envpool()
-    if id not in envpool.list_all_envs():
-        raise unknown_env(id, envpool.list_all_envs())
-    try:
-        known = set(envpool.make_spec(id).config._fields) | RENDER_OPTIONS
-    except ImportError as error:
-        raise SetupProblem(f"EnvPool task '{id}' needs a library that is not installed: {error}") from error
-    for name, _ in settings:
-        if name in ADAPTER_OPTIONS or name not in known:
-            similar = suggest(name, known - set(ADAPTER_OPTIONS), 1)
-            hint = f"; did you mean '{similar[0]}'?" if similar else "."
-            raise BadInput(f"EnvPool task '{id}' has no setting '{name}'{hint}")
-    try:
-        return envpool.make_spec(id, **dict(settings))
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise BadInput(f"EnvPool rejects the settings {dict(settings)} of '{id}': {error}") from error
 
 
 def _skip_copied_state(arrays: list[ObsArray], id: str, options: dict[str, Any]) -> list[ObsArray]:

@@ -16,7 +16,7 @@ from troop.replay.storage.lazy_numba import njit_lazy
 
 TERMINATED, TRUNCATED, CLOSING = 1, 2, 4  # bits of a row's flags
 STACK_START = 8  # a frame stack starts here: earlier frames are copies of this one
-MAX_TRIES = 8  # random draws before the search for a valid row becomes linear
+MAX_TRIES = 32  # random draws before the search for a valid row becomes linear
 BLOCK = 128  # rows that `n_step_returns` loads into the cache at a time
 
 Array = np.ndarray[Any, Any]
@@ -24,13 +24,17 @@ Array = np.ndarray[Any, Any]
 
 @njit_lazy
 def rehash(random: Any, attempt: Any) -> Any:  # noqa: ANN401 - numba int64
-    """Map a random number below 2^62 to [0, 2^32): its upper half, or a hash of it if `attempt` > 0."""
-    if attempt:  # SplitMix64's mixing function with constants that fit into int64
-        random += attempt
-        random = (random ^ (random >> 30)) * np.int64(0x1CE4E5B9)
-        random = (random ^ (random >> 27)) * np.int64(0x133111EB)
-        random = (random ^ (random >> 31)) & np.int64(0x3FFFFFFFFFFFFFFF)
-    return random >> 30
+    """Map a random number below 2^62 to [0, 2^32): its upper half, or number `attempt` of SplitMix64.
+
+    A retry needs a number that does not depend on the one that was rejected; otherwise some rows near closing
+    rows are drawn more often than others.
+    """
+    if attempt == 0:
+        return random >> 30
+    state = np.uint64(random) + np.uint64(attempt) * np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.int64((state ^ (state >> np.uint64(31))) >> np.uint64(32))
 
 
 @njit_lazy

@@ -7,31 +7,33 @@ from torch import Tensor
 
 from troop.replay.storage.kernels import CLOSING, STACK_START, TERMINATED, TRUNCATED
 
-MAX_TRIES = 4
+MAX_TRIES = 8  # random numbers per row of a batch
 
 
 def draw_slots(
     random: Tensor, shift: Tensor, rows_written: Tensor, length: int, n: int, margin: int, flags: Tensor
 ) -> Tensor:
-    """Draw rows that are transitions, as kernels.draw_slots; a row without a valid draw repeats another's."""
+    """Draw rows that are transitions, as kernels.draw_slots; `random` [MAX_TRIES, B] is below 2^62.
+
+    A row takes its first draw that is not a closing row. A row without one repeats a random valid row of the
+    batch.
+    """
     full = rows_written > length
     windows = (rows_written.clamp_max(length) - n - full * margin).clamp_min_(0)
     ends = windows.cumsum(0)
-    rows = random.shape[0]
+    rows = random.shape[1]
     target = (torch.arange(rows, device=random.device, dtype=torch.float64) + shift) * (ends[-1] / rows)
     stream = torch.searchsorted(ends, target.long().minimum(ends[-1] - 1), right=True)
     oldest = torch.where(full, rows_written - length + margin, 0)[stream]
-    slots = torch.zeros_like(random)
-    valid = torch.zeros_like(random, dtype=torch.bool)
-    for attempt in range(MAX_TRIES):
-        number = random
-        if attempt:
-            number = (random * (2 * attempt + 1) + 7919 * attempt) & 0x3FFFFFFFFFFFFFFF
-        candidate = stream * length + (oldest + ((number >> 30) * windows[stream] >> 32)) % length
-        slots = torch.where(valid, slots, candidate)
-        valid |= (flags[candidate] & CLOSING) == 0
-    chosen = torch.where(valid, torch.arange(rows, device=random.device), valid.to(torch.uint8).argmax())
-    return slots[chosen]
+    candidates = stream * length + (oldest + ((random >> 30) * windows[stream] >> 32)) % length
+    valid = (flags[candidates] & CLOSING) == 0  # [MAX_TRIES, B]
+    slots = candidates.gather(0, valid.to(torch.uint8).argmax(0, keepdim=True)).squeeze(0)
+    found = valid.any(0)
+    # Row i of the batch if it is valid, else the valid row whose rank is the lower half of its first number.
+    valid_up_to = found.cumsum(0)
+    rank = (random[0] & (2**30 - 1)) * valid_up_to[-1] >> 30
+    substitute = torch.searchsorted(valid_up_to, rank, right=True).clamp_max_(rows - 1)
+    return slots[torch.where(found, torch.arange(rows, device=random.device), substitute)]
 
 
 def n_step_returns(

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from troop.core.batch import NStep, Transition
 from troop.core.env import Obs
-from troop.replay.reward_scale import RewardScale
 from troop.replay.storage import kernels, kernels_torch
 from troop.replay.storage.ring import ACTION, RingStorage
 
@@ -24,9 +23,6 @@ class NStepSampler:
         self.final = kernels.TERMINATED  # flags of rows after which nothing is bootstrapped
         if not experience.bootstrap_on_truncation:
             self.final |= kernels.TRUNCATED
-        self.reward_scale: RewardScale | None = None
-        if experience.scale_rewards_to is not None:
-            self.reward_scale = RewardScale(experience, storage.num_streams, str(storage.device))
 
     def transitions(
         self, slots: Tensor, weight: Tensor | None = None, index: Tensor | None = None
@@ -38,8 +34,6 @@ class NStepSampler:
         obs: Obs = {name: x[:rows] for name, x in fields.items()}
         next_obs: Obs = {name: x[rows:] for name, x in fields.items() if name != ACTION}
         action = obs.pop(ACTION)
-        if self.reward_scale is not None:
-            reward = reward / self.reward_scale.value
         return Transition(obs, action, reward, discount, next_obs, weight, index)
 
     def n_step_returns(self, slots: Tensor) -> tuple[Tensor, Tensor, Tensor]:

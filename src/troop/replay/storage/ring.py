@@ -3,11 +3,13 @@
 The successor of a row is the next row of its stream. Where an episode ended, the next row is a *closing*
 row: it holds the final observation and is not a transition. EnvPool's extra row after an episode end is
 one; for other backends the recorder adds it. So no observation is stored twice, and none in a separate
-place. Of a frame stack each row stores only the newest frame: the others are those of the rows before it.
+place. Of a frame stack each row stores only the newest frame: the others are those of the rows before it. A
+row whose older frames are not stored is marked as a closing row and serves only the stacks of later rows.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +24,7 @@ from troop.replay.storage.allocation import allocator, zeros
 from troop.replay.storage.kernels import CLOSING, STACK_START, TRUNCATED
 
 ACTION = "action"
+STREAM_COUNTS = ("rows_written", "missing_frames")
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,8 @@ class RingStorage:
         # Rows ever written to each stream; on the host, so that reading it does not wait for a GPU.
         self.rows_written = np.zeros(num_streams, dtype=np.int64)
         self.stack = max((field.stack for field in spec.obs.values()), default=1)
+        # Number of next rows of each stream whose stacks need frames from before the stream's newest start.
+        self.missing_frames = np.full(num_streams, self.stack_margin)
 
     @property
     def stack_margin(self) -> int:
@@ -119,19 +124,39 @@ class RingStorage:
             value = fields[name].reshape(time * count, *self.layout.separate[name].shape)
             array.index_copy_(0, flat, value[:, -array.shape[1] :] if array.dim() > 1 else value)
         self.reward.index_copy_(0, flat, rollout.reward.reshape(-1))
-        self.flags.index_copy_(0, flat, self._flags(rollout, before == 0).reshape(-1))
+        self.flags.index_copy_(0, flat, self._flags(rollout).reshape(-1))
         return slots
 
-    def _flags(self, rollout: Rollout, empty_stream: np.ndarray[Any, Any]) -> Tensor:
-        """Return the flags of the rollout's rows, [T, B]; `empty_stream` [B] marks streams without rows."""
+    def close_incomplete_stacks(self, rollout: Rollout) -> Rollout:
+        """Mark rows of the rollout as closing rows if frames of their stacks are not stored.
+
+        These are the first rows of an empty or ended stream if they continue an episode: the actors may be
+        ahead of a restored replay. Call it once per rollout, before `add`.
+        """
+        streams = rollout.streams.numpy()
+        missing = self.missing_frames[streams]
+        if not missing.any():
+            return rollout
+        starts = self._stack_starts(rollout.obs).cpu().numpy()
+        incomplete = np.zeros_like(starts)
+        for t in range(len(starts)):
+            missing[starts[t]] = 0
+            incomplete[t] = missing > 0
+            missing = np.maximum(missing - 1, 0)
+        self.missing_frames[streams] = missing
+        closing = rollout.closing | torch.from_numpy(incomplete).to(rollout.closing.device)
+        return dataclasses.replace(rollout, closing=closing)
+
+    def _flags(self, rollout: Rollout) -> Tensor:
+        """Return the flags of the rollout's rows, [T, B]."""
         flags = rollout.terminated.to(torch.uint8)  # TERMINATED is 1
         flags = flags + rollout.truncated.to(torch.uint8) * TRUNCATED
         flags = flags + rollout.closing.to(torch.uint8) * CLOSING
         if self.stack > 1:
-            flags = flags + self._stack_starts(rollout.obs, empty_stream).to(torch.uint8) * STACK_START
+            flags = flags + self._stack_starts(rollout.obs).to(torch.uint8) * STACK_START
         return flags.to(torch.uint8)
 
-    def _stack_starts(self, obs: dict[str, Tensor], empty_stream: np.ndarray[Any, Any]) -> Tensor:
+    def _stack_starts(self, obs: dict[str, Tensor]) -> Tensor:
         """Return where frame stacks start, [T, B]: all frames of the stack are equal.
 
         Within an episode such a row is harmless: repeating its frame gives the same stack.
@@ -142,7 +167,6 @@ class RingStorage:
                 frames = obs[name].view(*obs[name].shape[:2], field.stack, -1)
                 starts = starts & (frames[:, :, 1:] == frames[:, :, :1]).flatten(2).all(-1)
         assert isinstance(starts, Tensor)
-        starts[0] |= torch.from_numpy(empty_stream).to(starts.device)  # earlier frames are unknown
         return starts
 
     def end_streams(self, streams: Tensor | None = None) -> None:
@@ -153,6 +177,7 @@ class RingStorage:
         slots = slots.to(self.device)
         self.flags[slots] = (self.flags[slots] & STACK_START) | CLOSING
         self.reward[slots] = 0.0
+        self.missing_frames[chosen] = self.stack_margin
 
     def fields(self, slots: Tensor) -> dict[str, Tensor]:
         """Return every named field of the rows at `slots` [B]; one gather for all packed ones."""
@@ -181,7 +206,8 @@ class RingStorage:
         """Return the rows in use and the number of rows written per stream."""
         used = int(min(self.rows_written.max(initial=0), self.length))
         state: dict[str, Any] = {name: self._by_stream(x)[:, :used] for name, x in self._arrays().items()}
-        return state | {"rows_written": torch.from_numpy(self.rows_written.copy()), "length": self.length}
+        counts = {name: torch.from_numpy(getattr(self, name).copy()) for name in STREAM_COUNTS}
+        return state | counts | {"length": self.length}
 
     def load_state_dict(self, state: dict[str, Any]) -> int:
         """Restore the streams that exist here, newest rows first; return the number of rows dropped."""
@@ -199,7 +225,16 @@ class RingStorage:
                 target[stream, : len(newest)] = state[name][stream, torch.from_numpy(newest)].to(self.device)
         restored = written[:common] if length == self.length else np.minimum(stored[:common], self.length)
         self.rows_written[:common] = restored
+        self.missing_frames[:common] = state["missing_frames"].numpy()[:common]
+        self._close_first_rows(np.flatnonzero(restored < written[:common]))
         return int(stored.sum() - np.minimum(restored, self.length).sum())
+
+    def _close_first_rows(self, streams: np.ndarray[Any, Any]) -> None:
+        """Mark the oldest rows of relocated streams as closing rows where frames of their stacks are lost."""
+        first = self._by_stream(self.flags)[:, : self.stack_margin]
+        chosen = first[streams]
+        before_start = ((chosen & STACK_START) > 0).cumsum(1) == 0
+        first[streams] = torch.where(before_start, chosen | CLOSING, chosen)
 
     def _by_stream(self, x: Tensor) -> Tensor:
         return x.view(self.num_streams, self.length, *x.shape[1:])

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
+import torch
 
+from troop.core.errors import BadInput
 from troop.envs import EnvPool, tuned_reward
 
 envpool = pytest.importorskip("envpool")
@@ -19,7 +21,7 @@ TABLE = {  # FastTD3's weight, default weight of the task
 
 def _rollout(id, settings):
     """Return rewards [T, N], weighted terms {name: [T, N]} and EnvPool's config; same seed and actions."""
-    settings = settings or (("push_enable", False),)
+    settings = (*settings, ("push_enable", False))
     cfg = EnvPool(id, 4, 1, settings)
     env = cfg.make(0).env
     env.reset(0)
@@ -57,7 +59,6 @@ def test_task_defaults_are_those_of_the_paper():
     for name, (_, default) in TABLE.items():
         assert getattr(config, f"{name}_scale") == default
     tuned = dict(tuned_reward("G1JoystickRoughTerrain-v1"))
-    assert tuned.pop("push_enable") is False
     assert tuned == {f"{name}_scale": value for name, (value, _) in TABLE.items()}
 
 
@@ -71,3 +72,49 @@ def test_t1_uses_the_g1_weights_and_clips_rewards_at_zero():
 
 def test_other_envs_have_no_tuned_reward():
     assert tuned_reward("WalkerWalk-v1") == () and tuned_reward("toy:Clock") == ()
+
+
+def _rewards(cfg):
+    """Return the rewards [T, N] of fixed actions; same seed."""
+    env = cfg.make(0)
+    env.reset(0)
+    generator = torch.Generator().manual_seed(0)
+    shape = (8, cfg.envs, cfg.spec.action.size)
+    rewards = [env.step(action).reward for action in torch.rand(shape, generator=generator) * 0.6 - 0.3]
+    env.close()
+    return torch.stack(rewards)
+
+
+@pytest.mark.parametrize("id", ["G1JoystickFlatTerrain-v1", "MuJoCoPlayground/T1JoystickFlatTerrain-v1"])
+def test_evaluation_uses_the_default_reward_whatever_the_reward_of_training(id):
+    no_pushes = (("push_enable", False),)
+    tuned = EnvPool(id, 4, 1, no_pushes, reward="tuned")
+    default = EnvPool(id, 4, 1, no_pushes)
+    assert tuned.for_evaluation() == EnvPool(id, 4, 1).for_evaluation() == default.for_evaluation() == default
+    weights_as_settings = EnvPool(id, 4, 1, (*tuned_reward(id), ("tracking_sigma", 0.5)))
+    assert weights_as_settings.for_evaluation() == default
+    assert not torch.equal(_rewards(tuned), _rewards(default))
+    assert torch.equal(_rewards(tuned.for_evaluation()), _rewards(default))
+
+
+def test_evaluation_keeps_settings_that_are_not_part_of_the_reward():
+    id = "BerkeleyHumanoidJoystickFlatTerrain-v1"
+    settings = (("action_scale", 0.25), ("pose_scale", -9.0), ("noise_level", 0.0), ("push_enable", True))
+    evaluation = EnvPool(id, 4, 1, settings).for_evaluation()
+    assert dict(evaluation.settings) == {"action_scale": 0.25, "noise_level": 0.0, "push_enable": False}
+    assert evaluation.for_evaluation() is evaluation
+    apollo = EnvPool("ApolloJoystickFlatTerrain-v1", 2, 1).for_evaluation()  # its push_enable is a number
+    assert dict(apollo.settings) == {"push_enable": 0.0} and apollo.spec.envs == 2
+    for other in (EnvPool("Go1JoystickFlatTerrain-v1"), EnvPool("WalkerWalk-v1")):
+        assert other.for_evaluation() is other
+
+
+def test_settings_win_over_the_tuned_weights():
+    id = "G1JoystickFlatTerrain-v1"
+    options = EnvPool(id, settings=(("pose_scale", -7.0),), reward="tuned").options
+    assert dict(options) == dict(tuned_reward(id)) | {"pose_scale": -7.0}
+
+
+def test_tuned_reward_of_another_task_is_rejected():
+    with pytest.raises(BadInput, match=r"--env.reward is tuned but 'WalkerWalk-v1' has no tuned reward"):
+        _ = EnvPool("WalkerWalk-v1", reward="tuned").spec

@@ -1,0 +1,18 @@
+"""Observation statistics that all copies of a learner share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from troop.core.peers import Moments, Peers
+from troop.nets.normalizer import Normalizer
+
+
+def merge_batch(normalizer: Normalizer, x: Tensor, weight: int, peers: Peers) -> None:
+    """Merge the rows of x [B, columns], counted `weight` times, into the statistics of all copies."""
+    mean, var = normalizer.update(x, weight)
+    batch = Moments(torch.tensor(float(len(x) * weight)), mean, var)
+    own = Moments(normalizer.count, normalizer.mean, normalizer.var)
+    if (shared := peers.merge_moments("observations", batch, own)) is not None:
+        normalizer.load(shared.count, shared.mean, shared.var)

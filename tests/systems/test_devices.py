@@ -64,4 +64,4 @@ def test_gorila_places_its_bundles_or_its_learners_and_actors(any_device):
     shared = dataclasses.replace(GORILA, shared_replay=True, devices="learner=cuda:1,actor0=cuda:0")
     nodes = shared.program(DQN, DISCRETE_CLOCK, SETTINGS).nodes
     assert [nodes[f"learner{i}"].build.args[4] for i in range(2)] == ["cuda:1", "cuda:1"]
-    assert [nodes[f"actor{i}"].build.args[0].args[-1].device for i in range(2)] == ["cuda:0", "cpu"]
+    assert [nodes[f"actor{i}"].build.args[0].args[-1].kwargs["device"] for i in range(2)] == ["cuda:0", "cpu"]

@@ -1,10 +1,11 @@
-# Two commands: `make demo` trains and shows, `make test` checks. Both set up their own environment.
+# `make demo` trains a policy, `make test` runs the tests, `make check` also lint, format and types (as CI does),
+# `make docs` builds the documentation. Each creates the virtual environment first.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# One thread a process: test processes that share two cores would wait for each other's threads.
+# One thread per process: test processes share the cores.
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test check format docs clean
@@ -25,14 +26,14 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup tests
 
 check: $(STAMP)
-	$(BIN)/ruff format --check src tests examples
-	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src tests examples docs
+	$(BIN)/ruff check src tests examples docs
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup tests
 
 format: $(STAMP)
-	$(BIN)/ruff format src tests examples
-	$(BIN)/ruff check --fix src tests examples
+	$(BIN)/ruff format src tests examples docs
+	$(BIN)/ruff check --fix src tests examples docs
 
 # Warnings and broken internal links are errors. Output: docs/_build/html/index.html
 docs: $(STAMP)

@@ -1,28 +1,37 @@
-"""Files run side by side; tests that start processes and look for what is left of them, one after another."""
+"""Distribution of tests over workers, reruns of tests with many processes, and the seed of every test."""
 
 import pytest
 import torch
 
-TOGETHER = ("tests/engines/", "tests/conformance/test_engine.py")
+# These tests count shared-memory files and processes of the machine: all of them run in one worker.
+ONE_WORKER = ("tests/engines/", "tests/conformance/test_engine.py")
 
-# Whole runs of many processes, some killed, on a machine that may be busy: a test that fails is tried once
-# more, and is shown as RERUN. What fails twice is broken; what is often shown wants looking at.
-RUNS = ("tests/engines/test_ray", "tests/engines/test_processes.py", "tests/conformance/test_engine.py")
-RUNS += ("tests/systems/", "tests/compare/test_compare_session.py", "tests/cli/")
-RUNS += ("tests/learning/test_distributed.py", "tests/learning/test_split.py")
+# Complete runs of many processes, some of them killed, on a machine that may be loaded: a failing test is
+# repeated once and reported as RERUN. A test that fails twice is broken; one that is often rerun needs a fix.
+RERUN_ONCE = (
+    "tests/engines/test_ray",
+    "tests/engines/test_processes.py",
+    "tests/conformance/test_engine.py",
+    "tests/systems/",
+    "tests/compare/test_compare_session.py",
+    "tests/cli/",
+    "tests/docs/test_pages.py",
+    "tests/learning/test_distributed.py",
+    "tests/learning/test_split.py",
+)
 
 
 def pytest_collection_modifyitems(items):
-    """Give each test the group whose tests share a worker: its file, or all that count shared memory."""
+    """Assign each test to the group of its file, or to the common group of `ONE_WORKER`."""
     for item in items:
         file = item.nodeid.partition("::")[0]
-        group = "engines" if file.startswith(TOGETHER) else file
+        group = "engines" if file.startswith(ONE_WORKER) else file
         item.add_marker(pytest.mark.xdist_group(group))
-        if file.startswith(RUNS):
+        if file.startswith(RERUN_ONCE):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.fixture(autouse=True)
-def same_numbers():
-    """Every test begins with the same random numbers, so that one that fails fails again."""
+def fixed_seed():
+    """Seed torch before every test, so that a failure is reproducible."""
     torch.manual_seed(0)

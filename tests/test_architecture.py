@@ -1,4 +1,4 @@
-"""The rules of docs/explanation/architecture.md, checked on the source: imports, sizes, names, words."""
+"""The rules of docs/architecture.md, checked on the source: imports, sizes, names, words."""
 
 import ast
 import collections

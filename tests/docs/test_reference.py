@@ -79,7 +79,7 @@ def test_files_of_runs_and_comparisons_are_documented(tmp_path):
 
 @pytest.mark.parametrize("algorithm, most", [("FastTD3", 6), ("Ape-X DQN", 8)])
 def test_files_of_one_training_step_exist_and_are_the_same_in_readme_and_docs(algorithm, most):
-    page = (ROOT / "docs/explanation/architecture.md").read_text()
+    page = (ROOT / "docs/architecture.md").read_text()
     table = re.search(rf"\*\*{algorithm}\*\*.*?\n\n((?:\|.*\n)+)", page)[1]
     files = re.findall(r"^\| `([\w/]+\.py)`", table, re.M)
     readme = re.search(rf"\*\*{algorithm}\*\*[^:]*:(.*?)\.\n\n", (ROOT / "README.md").read_text(), re.S)[1]

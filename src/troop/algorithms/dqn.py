@@ -8,12 +8,13 @@ system. Deviations from papers and reference code: docs/explanation/algorithms/d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from troop.algorithms.optim import (
+    LearnerState,
     OptimizerConfig,
     copy_parameters,
     frozen_copy,
@@ -165,8 +166,10 @@ class DQNPolicy(Policy):
         return PolicyOutput(action, None, {"q": td.select_action(q, action), "value": value})
 
 
-class DQN:
+class DQN(LearnerState):
     """Regresses the online network Q on targets of the target network Q'."""
+
+    saved = {"policy": "policy", "target_q": "target_q", "optimizer": "optimizer"}  # noqa: RUF012
 
     def __init__(self, spec: EnvSpec, cfg: DQNConfig, peers: Peers, device: str) -> None:
         self.cfg, self.peers = cfg, peers
@@ -222,23 +225,3 @@ class DQN:
         # A non-finite error of one row must not enter the replay's priorities.
         priority = td_error.nan_to_num(0.0, 0.0, 0.0) if batch.index is not None else None
         return UpdateResult(metrics, priority)
-
-    @property
-    def consecutive_skips(self) -> Tensor:
-        """Number of consecutive updates skipped for a non-finite loss or gradient."""
-        return self.optimizer.consecutive_skips
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimizer and counter."""
-        return {
-            "policy": self.policy.state_dict(),
-            "target_q": self.target_q.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "updates": self.updates,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`."""
-        for name in ("policy", "target_q", "optimizer"):
-            getattr(self, name).load_state_dict(state[name])
-        self.updates = int(state["updates"])

@@ -17,7 +17,14 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from troop.algorithms.optim import OptimizerConfig, frozen_copy, merge_batch, polyak_update, value_and_grad
+from troop.algorithms.optim import (
+    LearnerState,
+    OptimizerConfig,
+    frozen_copy,
+    merge_batch,
+    polyak_update,
+    value_and_grad,
+)
 from troop.algorithms.requirements import continuous_control_reason, support_reason
 from troop.core.algorithm import Policy, PolicyOutput, State, UpdateResult
 from troop.core.batch import NStep, Transition
@@ -272,7 +279,7 @@ def build_networks(spec: EnvSpec, cfg: SACConfig, device: str) -> tuple[SACPolic
     return policy, build_critics(spec, cfg).to(device) if policy.critic is None else policy.critic
 
 
-class SACCriticLearner:
+class SACCriticLearner(LearnerState):
     """Regresses the critics on soft targets."""
 
     def __init__(self, cfg: SACConfig, policy: SACPolicy, critic: Critics, peers: Peers, device: str) -> None:
@@ -285,6 +292,8 @@ class SACCriticLearner:
         self.target_critic = frozen_copy(critic)
         self.value_and_grad = value_and_grad(self.loss, critic.parameters(), device, cfg.compile, cfg.amp)
         self.updates = 0
+        self.saved = {name: name for name in ("policy", "critic", "target_critic")}
+        self.saved["critic_optimizer"] = "optimizer"
 
     @classmethod
     def standalone(cls, cfg: SACConfig, spec: EnvSpec, peers: Peers, device: str) -> Self:
@@ -353,30 +362,8 @@ class SACCriticLearner:
         """Move the target critics by `tau` towards the online ones."""
         polyak_update(self.target_critic, self.critic, self.cfg.tau)
 
-    @property
-    def consecutive_skips(self) -> Tensor:
-        """Number of consecutive updates skipped for a non-finite loss or gradient."""
-        return self.optimizer.consecutive_skips
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimizer and counter."""
-        return {
-            "policy": self.policy.state_dict(),
-            "critic": self.critic.state_dict(),
-            "target_critic": self.target_critic.state_dict(),
-            "critic_optimizer": self.optimizer.state_dict(),
-            "updates": self.updates,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`."""
-        for name in ("policy", "critic", "target_critic"):
-            getattr(self, name).load_state_dict(state[name])
-        self.optimizer.load_state_dict(state["critic_optimizer"])
-        self.updates = int(state["updates"])
-
-
-class SACActorLearner:
+class SACActorLearner(LearnerState):
     """Moves the actor up the soft value and the temperature towards the target entropy."""
 
     def __init__(self, cfg: SACConfig, policy: SACPolicy, critic: Critics, peers: Peers, device: str) -> None:
@@ -392,6 +379,8 @@ class SACActorLearner:
         parameters = policy.actor.parameters()
         self.value_and_grad = value_and_grad(self.loss, parameters, device, cfg.compile, cfg.amp)
         self.updates = 0
+        self.saved = {"policy": "policy", "critic": "critic", "actor_optimizer": "optimizer"}
+        self.saved["alpha_optimizer"] = "alpha_optimizer"
 
     @classmethod
     def standalone(cls, cfg: SACConfig, spec: EnvSpec, peers: Peers, device: str) -> Self:
@@ -439,29 +428,6 @@ class SACActorLearner:
         log_alpha = self.policy.temperature.log_alpha.detach()
         self.alpha_optimizer.step([gradient], log_alpha * gradient)
         return {"policy/alpha": alpha, "policy/entropy": entropy}
-
-    @property
-    def consecutive_skips(self) -> Tensor:
-        """Number of consecutive updates skipped for a non-finite loss or gradient."""
-        return self.optimizer.consecutive_skips
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimizers and counter."""
-        return {
-            "policy": self.policy.state_dict(),
-            "critic": self.critic.state_dict(),
-            "actor_optimizer": self.optimizer.state_dict(),
-            "alpha_optimizer": self.alpha_optimizer.state_dict(),
-            "updates": self.updates,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`."""
-        self.policy.load_state_dict(state["policy"])
-        self.critic.load_state_dict(state["critic"])
-        self.optimizer.load_state_dict(state["actor_optimizer"])
-        self.alpha_optimizer.load_state_dict(state["alpha_optimizer"])
-        self.updates = int(state["updates"])
 
 
 class SAC:

@@ -20,7 +20,14 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from troop.algorithms.optim import OptimizerConfig, frozen_copy, merge_batch, polyak_update, value_and_grad
+from troop.algorithms.optim import (
+    LearnerState,
+    OptimizerConfig,
+    frozen_copy,
+    merge_batch,
+    polyak_update,
+    value_and_grad,
+)
 from troop.algorithms.requirements import continuous_control_reason, support_reason
 from troop.core.algorithm import Policy, PolicyOutput, State, UpdateResult
 from troop.core.batch import NStep, Transition
@@ -269,7 +276,7 @@ def build_networks(spec: EnvSpec, cfg: TD3Config, device: str) -> tuple[TD3Polic
     return policy, build_critics(spec, cfg).to(device) if policy.critic is None else policy.critic
 
 
-class TD3CriticLearner:
+class TD3CriticLearner(LearnerState):
     """Regresses the critics on bootstrapped targets."""
 
     def __init__(self, cfg: TD3Config, policy: TD3Policy, critic: Critics, peers: Peers, device: str) -> None:
@@ -283,6 +290,10 @@ class TD3CriticLearner:
         self.target_actor: nn.Module = frozen_copy(policy.actor) if cfg.target_policy else policy.actor
         self.value_and_grad = value_and_grad(self.loss, critic.parameters(), device, cfg.compile, cfg.amp)
         self.updates = 0
+        self.saved = {name: name for name in ("policy", "critic", "target_critic")}
+        self.saved["critic_optimizer"] = "optimizer"
+        if cfg.target_policy:
+            self.saved["target_actor"] = "target_actor"
 
     @classmethod
     def standalone(cls, cfg: TD3Config, spec: EnvSpec, peers: Peers, device: str) -> Self:
@@ -358,33 +369,8 @@ class TD3CriticLearner:
         if self.cfg.target_policy:
             polyak_update(self.target_actor, self.policy.actor, self.cfg.tau)
 
-    @property
-    def consecutive_skips(self) -> Tensor:
-        """Number of consecutive updates skipped for a non-finite loss or gradient."""
-        return self.optimizer.consecutive_skips
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimizer and counter."""
-        state = {
-            "policy": self.policy.state_dict(),
-            "critic": self.critic.state_dict(),
-            "target_critic": self.target_critic.state_dict(),
-            "critic_optimizer": self.optimizer.state_dict(),
-            "updates": self.updates,
-        }
-        return state | ({"target_actor": self.target_actor.state_dict()} if self.cfg.target_policy else {})
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`."""
-        for name in ("policy", "critic", "target_critic"):
-            getattr(self, name).load_state_dict(state[name])
-        if self.cfg.target_policy:
-            self.target_actor.load_state_dict(state["target_actor"])
-        self.optimizer.load_state_dict(state["critic_optimizer"])
-        self.updates = int(state["updates"])
-
-
-class TD3ActorLearner:
+class TD3ActorLearner(LearnerState):
     """Moves the actor up the critics' value and owns the statistics of the observation normalizer."""
 
     def __init__(self, cfg: TD3Config, policy: TD3Policy, critic: Critics, peers: Peers, device: str) -> None:
@@ -396,6 +382,7 @@ class TD3ActorLearner:
         parameters = policy.actor.parameters()
         self.value_and_grad = value_and_grad(self.loss, parameters, device, cfg.compile, cfg.amp)
         self.updates = 0
+        self.saved = {"policy": "policy", "critic": "critic", "actor_optimizer": "optimizer"}
 
     @classmethod
     def standalone(cls, cfg: TD3Config, spec: EnvSpec, peers: Peers, device: str) -> Self:
@@ -436,27 +423,6 @@ class TD3ActorLearner:
         for parameter in self._critic_parameters:
             parameter.requires_grad = True
         return UpdateResult({"loss/policy": loss, "count/skipped_updates": skipped})
-
-    @property
-    def consecutive_skips(self) -> Tensor:
-        """Number of consecutive updates skipped for a non-finite loss or gradient."""
-        return self.optimizer.consecutive_skips
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimizer and counter."""
-        return {
-            "policy": self.policy.state_dict(),
-            "critic": self.critic.state_dict(),
-            "actor_optimizer": self.optimizer.state_dict(),
-            "updates": self.updates,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`."""
-        self.policy.load_state_dict(state["policy"])
-        self.critic.load_state_dict(state["critic"])
-        self.optimizer.load_state_dict(state["actor_optimizer"])
-        self.updates = int(state["updates"])
 
 
 class TD3:

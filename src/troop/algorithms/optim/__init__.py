@@ -1,11 +1,13 @@
 """Shared by all algorithms: flat parameters, gradients, optimizers, target networks, statistics."""
 
+from troop.algorithms.optim.learner_state import LearnerState
 from troop.algorithms.optim.optimizer import ModuleOptimizer, OptimizerConfig
 from troop.algorithms.optim.statistics import merge_batch
 from troop.algorithms.optim.target import copy_parameters, frozen_copy, polyak_update
 from troop.algorithms.optim.value_and_grad import value_and_grad
 
 __all__ = [
+    "LearnerState",
     "ModuleOptimizer",
     "OptimizerConfig",
     "copy_parameters",

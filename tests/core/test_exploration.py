@@ -13,7 +13,6 @@ from troop.core.exploration import (
     PerEnv,
     PerEpisodeUniform,
     RandomStart,
-    anneal_over_updates,
 )
 
 CPU = torch.device("cpu")
@@ -77,7 +76,7 @@ def test_linear_schedule_keeps_its_start_for_the_first_env_steps():
 
 def test_linear_schedule_can_count_updates_instead_of_env_steps():
     updates, values, linear = [0], torch.zeros(2), LinearSchedule(1.0, 0.1, 100)
-    schedule = anneal_over_updates(linear, lambda: updates[0])
+    schedule = linear.over_updates(lambda: updates[0])
     assert schedule.initial(2, CPU).tolist() == [1.0, 1.0] and schedule.per_env(3) == linear.per_env(3)
     for count, value in ((0, 1.0), (50, 0.55), (200, 0.1)):
         updates[0] = count
@@ -88,13 +87,13 @@ def test_linear_schedule_can_count_updates_instead_of_env_steps():
 def test_random_start_counts_env_steps_also_if_its_schedule_counts_updates():
     updates, values = [0], torch.full((1,), math.inf)
     random_start = RandomStart(LinearSchedule(1.0, 0.1, 100), 30)
-    schedule = anneal_over_updates(random_start, lambda: updates[0]).share(3)
+    schedule = random_start.over_updates(lambda: updates[0]).share(3)
     assert schedule.update(values, None, 9).isinf().all()
     values = schedule.update(values, None, 10)
     updates[0] = 100
     assert schedule.update(values, None, 11).item() == pytest.approx(0.1)
     noise = PerEpisodeUniform(0.1, 0.2)
-    assert anneal_over_updates(noise, lambda: 0) is noise
+    assert noise.over_updates(lambda: 0) is noise
 
 
 def test_annealed_epsilon_becomes_the_ladder():

@@ -42,6 +42,9 @@ class Sawtooth:
     def share(self, workers):
         return Sawtooth(self.period // workers)
 
+    def over_updates(self, updates):
+        return self
+
 
 class Constant(Exploration):
     """Inherits from Exploration, so `share` may be left out."""
@@ -106,7 +109,7 @@ def test_pql_fixes_the_values_per_env(envs, expected):
     assert exploration_values(roles["actor"]).tolist() == expected
 
 
-def test_inherited_share_returns_the_schedule_itself():
+def test_inherited_share_and_over_updates_return_the_schedule_itself():
     schedule = Constant()
     assert schedule.share(7) is schedule
     roles = build_roles(GORILA, ConstantDQN(hidden=(8,)))

@@ -30,7 +30,8 @@ PAPER_LADDER = EpsilonLadder()
 class Exploration(Protocol):
     """A schedule of the exploration value of each env row, passed to `Policy.act` as `explore`.
 
-    Any class with these methods is a schedule; one that inherits from `Exploration` may leave out `share`.
+    Any class with these methods is a schedule; one that inherits from `Exploration` may leave out `share` and
+    `over_updates`.
     """
 
     def initial(self, rows: int, device: torch.device) -> Tensor:
@@ -54,6 +55,10 @@ class Exploration(Protocol):
 
     def share(self, workers: int) -> Exploration:
         """Return the schedule of one of `workers` workers, each of which counts only its own env steps."""
+        return self
+
+    def over_updates(self, updates: Callable[[], int]) -> Exploration:
+        """Return the schedule annealed over `updates()`, the updates of all learners, not env steps."""
         return self
 
 
@@ -121,6 +126,10 @@ class LinearSchedule(Exploration):
             self, env_steps=self.env_steps // workers, start_after=self.start_after // workers
         )
 
+    def over_updates(self, updates: Callable[[], int]) -> Exploration:
+        """Count updates instead of env steps."""
+        return OverUpdates(self, updates)
+
 
 @dataclass(frozen=True)
 class OverUpdates(Exploration):
@@ -140,15 +149,6 @@ class OverUpdates(Exploration):
     def per_env(self, rows: int, ladder: EpsilonLadder = PAPER_LADDER) -> tuple[float, ...]:
         """Return the constants of the schedule."""
         return self.schedule.per_env(rows, ladder)
-
-
-def anneal_over_updates(schedule: Exploration, updates: Callable[[], int]) -> Exploration:
-    """Return `schedule` with linear annealing counted in `updates()`; other schedules stay as they are."""
-    if isinstance(schedule, LinearSchedule):
-        return OverUpdates(schedule, updates)
-    if isinstance(schedule, RandomStart):
-        return dataclasses.replace(schedule, schedule=anneal_over_updates(schedule.schedule, updates))
-    return schedule
 
 
 @dataclass(frozen=True)
@@ -197,3 +197,7 @@ class RandomStart(Exploration):
     def share(self, workers: int) -> Exploration:
         """Divide the random steps among the workers."""
         return RandomStart(self.schedule.share(workers), self.env_steps // workers)
+
+    def over_updates(self, updates: Callable[[], int]) -> Exploration:
+        """Anneal the schedule over updates; the random steps remain env steps."""
+        return RandomStart(self.schedule.over_updates(updates), self.env_steps)

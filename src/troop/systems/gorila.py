@@ -14,7 +14,7 @@ from troop.core.batch import NStep, Transition
 from troop.core.config import bounded
 from troop.core.env import EnvConfig
 from troop.core.errors import BadInput
-from troop.core.exploration import Exploration, anneal_over_updates
+from troop.core.exploration import Exploration
 from troop.core.program import Program, build, derive_seed
 from troop.core.system import RunSettings
 from troop.replay.limiter import Limiter, RateLimited
@@ -198,4 +198,4 @@ class Gorila:
 
 def worker_exploration(schedule: Exploration, workers: int, updates: GlobalUpdates) -> Exploration:
     """Return the exploration of one of `workers` workers: epsilon is annealed over the updates of all."""
-    return anneal_over_updates(schedule, updates).share(workers)
+    return schedule.over_updates(updates).share(workers)

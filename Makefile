@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # One thread per process: test processes share the cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check format docs clean
+.PHONY: demo test test-long check format docs reliability clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -25,19 +25,27 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup tests
 
+# Tests that take minutes: chaos, long pauses, soak. One at a time, since they measure.
+test-long: $(STAMP)
+	TROOP_LONG_TESTS=1 $(BIN)/python -m pytest -m long tests
+
 check: $(STAMP)
-	$(BIN)/ruff format --check src tests examples docs
-	$(BIN)/ruff check src tests examples docs
+	$(BIN)/ruff format --check src tests examples benchmarks docs
+	$(BIN)/ruff check src tests examples benchmarks docs
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup tests
 
 format: $(STAMP)
-	$(BIN)/ruff format src tests examples docs
-	$(BIN)/ruff check --fix src tests examples docs
+	$(BIN)/ruff format src tests examples benchmarks docs
+	$(BIN)/ruff check --fix src tests examples benchmarks docs
 
 # Warnings and broken internal links are errors. Output: docs/_build/html/index.html
 docs: $(STAMP)
 	$(BIN)/python -m sphinx -W --keep-going -n -b html docs docs/_build/html
+
+# Writes docs/reference/reliability.md from the marks of the tests.
+reliability: $(STAMP)
+	$(BIN)/python docs/_ext/troop_docs/reliability_page.py
 
 clean:
 	rm -rf docs/_build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,5 +1,7 @@
 """Distribution of tests over workers, reruns of tests with many processes, and the seed of every test."""
 
+import os
+
 import pytest
 import torch
 
@@ -15,6 +17,7 @@ RERUN_ONCE = (
     "tests/systems/",
     "tests/compare/test_compare_session.py",
     "tests/cli/",
+    "tests/outside/test_own_code.py",
     "tests/docs/test_pages.py",
     "tests/learning/test_distributed.py",
     "tests/learning/test_split.py",
@@ -22,8 +25,10 @@ RERUN_ONCE = (
 
 
 def pytest_collection_modifyitems(items):
-    """Assign each test to the group of its file, or to the common group of `ONE_WORKER`."""
+    """Assign each test to the group of its file, or to the common group of `ONE_WORKER`; skip long tests."""
     for item in items:
+        if item.get_closest_marker("long") and not os.environ.get("TROOP_LONG_TESTS"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes; run `make test-long`"))
         file = item.nodeid.partition("::")[0]
         group = "engines" if file.startswith(ONE_WORKER) else file
         item.add_marker(pytest.mark.xdist_group(group))
@@ -33,5 +38,9 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def fixed_seed():
-    """Seed torch before every test, so that a failure is reproducible."""
+    """Seed torch before every test, so that a failure is reproducible, and give every worker one thread.
+
+    Threads of several workers on the same cores wait for each other at every operation.
+    """
+    torch.set_num_threads(1)
     torch.manual_seed(0)

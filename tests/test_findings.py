@@ -51,13 +51,14 @@ def test_windows_of_a_loaded_replay_stop_at_terminations_if_it_was_saved_with_an
 
 
 def test_unnormalized_policy_acts_with_the_network_that_is_trained():
-    experiment = api.experiment("td3", "Pendulum-v1")
+    experiment = api.make_experiment("td3", "Pendulum-v1")
     learner = experiment.algorithm.algorithm(experiment.env.spec)
     obs = torch.randn(4, 3)
     action = learner.policy.act({"obs": obs}, None, torch.zeros(4)).action
     assert torch.equal(action, learner.policy(obs))
 
 
+@pytest.mark.reliability("F4")
 def test_run_fails_if_the_last_checkpoint_cannot_be_written(tmp_path, monkeypatch, capsys):
     from troop.core.errors import SetupProblem
     from troop.runs import checkpoint
@@ -77,6 +78,7 @@ def test_run_fails_if_the_last_checkpoint_cannot_be_written(tmp_path, monkeypatc
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["status"] == "failed"
 
 
+@pytest.mark.reliability("C5")
 def test_env_that_raises_ends_the_run_with_one_sentence_and_a_checkpoint(tmp_path, monkeypatch, capsys):
     (tmp_path / "raising.py").write_text(
         textwrap.dedent("""
@@ -105,7 +107,7 @@ def test_env_that_raises_ends_the_run_with_one_sentence_and_a_checkpoint(tmp_pat
 
 
 def test_reward_scaling_with_an_asymmetric_value_range_is_rejected():
-    experiment = api.experiment("fasttd3-cpu", "Pendulum-v1")
+    experiment = api.make_experiment("fasttd3-cpu", "Pendulum-v1")
     algorithm = dataclasses.replace(experiment.algorithm, v_min=0.0)
     with pytest.raises(BadInput, match="normalize_rewards"):
         dataclasses.replace(experiment, algorithm=algorithm).check()
@@ -120,7 +122,7 @@ def test_resumed_run_keeps_its_target_unless_another_is_given():
 
 def test_env_fault_ends_the_evaluated_episode():
     config = Toy("Faulty", 2, limit=10, faults=((4, 0, "nan_obs"),))
-    policy = api.experiment("fasttd3-cpu", "toy:Clock").algorithm.policy(config.spec)
+    policy = api.make_experiment("fasttd3-cpu", "toy:Clock").algorithm.policy(config.spec)
     env = config.make(0)
     _, lengths, finished = first_episodes(env, policy, 0, 50)
     assert lengths.tolist()[1] == 10 and lengths.tolist()[0] < 5
@@ -138,7 +140,7 @@ def test_empty_env_id_is_rejected(capsys):
 
 
 def test_cpu_with_an_index_is_a_cpu():
-    assert api.experiment("fasttd3", "Pendulum-v1", device="cpu:0").system.schedule.batch_size == 256
+    assert api.make_experiment("fasttd3", "Pendulum-v1", device="cpu:0").system.schedule.batch_size == 256
 
 
 @pytest.mark.parametrize(
@@ -153,8 +155,9 @@ def test_cpu_with_an_index_is_a_cpu():
         {"algorithm": {"kind": "os.system"}},
     ],
 )
+@pytest.mark.reliability("C4")
 def test_invalid_config_file_is_reported_in_one_sentence(tmp_path, change, capsys):
-    config = api.experiment("fasttd3", "toy:Clock").to_dict() | change
+    config = api.make_experiment("fasttd3", "toy:Clock").to_dict() | change
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert run(["eval", str(tmp_path)]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
@@ -164,7 +167,7 @@ def test_loaded_atari_policy_is_evaluated_on_full_games_with_a_human_normalized_
     flags = ["--envs", "2", "--env-steps", "64", "--evaluation.max-episode-steps", "20"]
     flags += ["--system.learning-starts", "8", "--run", str(tmp_path / "run")]
     assert run(["train", "dqn-cpu", "--env", "Pong-v5", *flags]) == 0
-    training_env = api.experiment("dqn-cpu", "Pong-v5").env
+    training_env = api.make_experiment("dqn-cpu", "Pong-v5").env
     evaluation_env = api.load_policy(tmp_path / "run").env
     assert evaluation_env.settings != training_env.settings
     assert evaluation_env == training_env.for_evaluation().with_envs(2)

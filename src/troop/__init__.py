@@ -3,11 +3,19 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from troop.api import TrainedPolicy, evaluate, load_policy, resume, train
+    from troop.api import TrainedPolicy, evaluate, load_policy, make_experiment, resume, train
     from troop.experiment import Experiment
 
 __version__ = "0.1.0"
-__all__ = ["Experiment", "TrainedPolicy", "evaluate", "load_policy", "resume", "train"]
+__all__ = [
+    "Experiment",
+    "TrainedPolicy",
+    "evaluate",
+    "load_policy",
+    "make_experiment",
+    "resume",
+    "train",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -1,28 +1,34 @@
-"""The Python interface: train, resume, evaluate, load_policy."""
+"""The Python interface: make_experiment, train, resume, evaluate, load_policy."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from troop import engines
-from troop.core.algorithm import Policy
+from troop.core.algorithm import AlgorithmConfig, Policy
+from troop.core.batch import State
 from troop.core.config import suggest
+from troop.core.config_json import code_names, encode
 from troop.core.devices import check_device
-from troop.core.engine import Until
-from troop.core.env import OBS, Continuous, EnvConfig, Obs
-from troop.core.errors import BadInput
+from troop.core.engine import Engine, Until
+from troop.core.env import Continuous, EnvConfig, Obs
+from troop.core.errors import BadInput, SetupProblem
 from troop.core.program import derive_seed
 from troop.core.system import Evaluation
 from troop.envs.atari_scores import human_normalized
-from troop.experiment import Experiment
-from troop.recipes import RecipeArgs, find
-from troop.roles.evaluator import first_episodes
+from troop.envs.interface import find_interface
+from troop.envs.registry import Env, resolve
+from troop.experiment import CONFIG_CLASSES, Experiment
+from troop.recipes import Recipe, RecipeArgs, find
+from troop.recipes.outside import find_algorithm, with_network
+from troop.roles.evaluator import OnStep, first_episodes
 from troop.runs.checkpoint import load_part
 from troop.runs.directory import RunDirectory, default_path
 from troop.runs.summary import Summary
@@ -30,35 +36,54 @@ from troop.runs.summary import Summary
 ENGINES = {"inline": engines.Inline, "processes": engines.Processes, "ray": engines.Ray}
 
 
-def experiment(
-    recipe: str,
-    env: str | None = None,
+def make_experiment(
+    recipe: str | Recipe,
+    env: Env | None = None,
     envs: int | None = None,
     device: str = "cpu",
     engine: str | None = None,
+    algorithm: str | AlgorithmConfig[Any] | None = None,
+    network: str | Callable[..., nn.Module] | None = None,
+    **fields: Any,  # noqa: ANN401
 ) -> Experiment[Any]:
-    """Return the experiment that a recipe builds for an env, to inspect or change with dataclasses.replace.
+    """Return the experiment that a recipe builds for an env, to inspect, change or run.
 
-    Arguments that are None take the recipe's defaults.
+    `recipe` is a name of `troop recipes`, `module:RECIPE` or a Recipe; `env` an id, a subclass of
+    gymnasium.Env, a function that returns an env, or the config of a backend. `algorithm` replaces that of
+    the recipe, `network` builds its networks: both are `module:name` or the object itself. `fields` change
+    configs: `algorithm__gamma=0.97`, `env__settings=(("limit", 50),)`. Arguments that are None take the
+    recipe's defaults. `Experiment.run` trains it.
     """
     check_device(device)
     if engine is not None and engine not in ENGINES:
         similar = suggest(engine, ENGINES, 1)
         hint = f"; did you mean {similar[0]!r}?" if similar else "; it must be inline, processes or ray."
         raise BadInput(f"--engine is {engine!r}{hint}")
-    default = find(recipe).make(RecipeArgs(env, envs, device))
-    if engine is None or isinstance(default.engine, ENGINES[engine]):
-        return default
-    return dataclasses.replace(default, engine=ENGINES[engine]())
+    if env is not None and not isinstance(env, str):
+        config = resolve(env)
+        env, envs = config, envs or (config.envs if config is env else None)
+    found = find(recipe) if isinstance(recipe, str) else recipe
+    experiment = found.build(RecipeArgs(env, envs, device))
+    if engine is not None and not isinstance(experiment.engine, ENGINES[engine]):
+        experiment = dataclasses.replace(experiment, engine=ENGINES[engine]())
+    if algorithm is not None:
+        experiment = dataclasses.replace(experiment, algorithm=find_algorithm(algorithm))
+    if network is not None:
+        experiment = dataclasses.replace(experiment, algorithm=with_network(experiment.algorithm, network))
+    for name, value in fields.items():
+        experiment = _replace_field(experiment, name.split("__"), value)
+    return experiment
 
 
 def train(
-    recipe: str,
-    env: str | None = None,
+    recipe: str | Recipe,
+    env: Env | None = None,
     *,
     envs: int | None = None,
     device: str = "cpu",
     engine: str | None = None,
+    algorithm: str | AlgorithmConfig[Any] | None = None,
+    network: str | Callable[..., nn.Module] | None = None,
     seed: int = 1,
     minutes: float | None = None,
     env_steps: int | None = None,
@@ -67,18 +92,16 @@ def train(
     quiet: bool = False,
     **fields: Any,  # noqa: ANN401
 ) -> Summary:
-    """Train a recipe and return the summary of the run; `fields` change configs: `algorithm__gamma=0.97`.
+    """Train a recipe and return the summary of the run; `make_experiment` explains the first arguments.
 
     The run ends after `minutes` of training, after `env_steps`, or when an evaluation returns at least
     `target`, whichever comes first. `run` is its directory; None for a new one in `runs/`.
     """
-    config = experiment(recipe, env, envs, device, engine)
-    for name, value in fields.items():
-        config = _replace_field(config, name.split("__"), value)
+    config = make_experiment(recipe, env, envs, device, engine, algorithm, network, **fields)
     config = dataclasses.replace(config, seed=seed, until=until(config.until, minutes, env_steps, target))
-    path = Path(run) if run is not None else default_path(recipe, config.env.id, seed)
-    config.run(path, quiet)
-    return Summary.read(path)
+    path = Path(run) if run is not None else default_path(config.recipe or "run", config.env.id, seed)
+    result = config.run(path, quiet)
+    return Summary.read(result.directory or path)
 
 
 def until(default: Until, minutes: float | None, env_steps: int | None, target: float | None) -> Until:
@@ -113,14 +136,18 @@ def resume(
     env_steps: int | None = None,
     target: float | None = None,
     device: str | None = None,
+    env: Env | None = None,
+    allow: Sequence[str] = (),
     quiet: bool = False,
 ) -> Summary:
     """Continue a run from its newest valid checkpoint and return its summary.
 
-    `minutes` and `env_steps` are totals, counted from the start of the run.
+    `minutes` and `env_steps` are totals, counted from the start of the run. `env` and `allow` are explained
+    in `load_policy`.
     """
     with RunDirectory.open(run, lock=True) as directory:
-        config = Experiment.from_dict(directory.read_config())
+        config = stored_experiment(directory, allow, env)
+        check_cluster_allowed(config.engine, allow)
         if envs is not None:
             config = dataclasses.replace(config, env=config.env.with_envs(envs))
         if device is not None:
@@ -130,84 +157,176 @@ def resume(
         return Summary.read(directory.path)
 
 
-class TrainedPolicy:
-    """A trained policy and the env in which it is evaluated; call it with observations to get actions."""
+def stored_experiment(
+    directory: RunDirectory, allow: Sequence[str] = (), env: Env | None = None
+) -> Experiment[Any]:
+    """Return the experiment in config.json; `env` replaces its env, `allow` are modules it may import."""
+    data = directory.read_config()
+    if env is None:
+        return Experiment.from_dict(data, allow)
+    old = data.get("env")
+    count = old.get("envs") if isinstance(old, dict) else None
+    given = encode(resolve(env, count if isinstance(count, int) and count > 0 else None))
+    named = code_names(given, CONFIG_CLASSES).values()  # by the user, in this call
+    return Experiment.from_dict(data | {"env": given}, (*allow, *named))
 
-    def __init__(self, module: Policy, env: EnvConfig, evaluation: Evaluation | None = None) -> None:
-        self.module, self.env, self.spec = module, env, env.spec
+
+def check_cluster_allowed(engine: Engine, allow: Sequence[str]) -> None:
+    """Raise BadInput if config.json names a Ray cluster, whose nodes could run code here."""
+    address = engine.address if isinstance(engine, engines.Ray) else "local"
+    if address not in ("local", "auto", *allow):
+        raise BadInput(
+            f"The run joins the Ray cluster {address!r}; if you trust it, add --allow {address} "
+            f"(in Python allow=[{address!r}])."
+        )
+
+
+class TrainedPolicy:
+    """A trained policy and the env in which it is evaluated; call it with observations to get actions.
+
+    `checkpoint` describes the checkpoint it was loaded from: name, env steps, time, return then.
+    """
+
+    def __init__(
+        self, module: Policy, env: EnvConfig, evaluation: Evaluation | None = None, checkpoint: str = ""
+    ) -> None:
+        self.module, self.env, self.spec, self.checkpoint = module, env, env.spec, checkpoint
         self.evaluation = evaluation or Evaluation()
         module.eval()
-        action = self.spec.action
-        self._bounds = None
-        if isinstance(action, Continuous) and action.low is not None and action.high is not None:
-            self._bounds = torch.tensor(action.low), torch.tensor(action.high)
+        self._interface = find_interface(env)
+        self._stacks: Obs = {}
+        self._state: State = None
+        self._rows = 0  # of the state; 0: a new episode begins
 
     def act(self, obs: Obs) -> Tensor:
-        """Return deterministic actions for named observations [rows, ...], as `VectorEnv.step` takes them."""
-        return self.module.act(obs, None, torch.zeros(len(obs[OBS]))).action
+        """Return deterministic actions for named observations [rows, ...], as `VectorEnv.step` takes them.
+
+        A recurrent policy continues its episodes, one per row; `reset` begins new ones.
+        """
+        rows = len(next(iter(obs.values())))
+        if rows != self._rows:
+            self._state, self._rows = self.module.initial_state(rows), rows
+        device = next(self.module.parameters()).device
+        output = self.module.act(obs, self._state, torch.zeros(rows, device=device))
+        self._state = output.state
+        return output.action
+
+    def reset(self) -> None:
+        """Begin new episodes; needed only if the policy is recurrent or stacks frames (`env.frames`)."""
+        self._stacks, self._state, self._rows = {}, None, 0
 
     def __call__(self, obs: Any, scaled: bool = True) -> Any:  # noqa: ANN401 - NumPy or torch, as `obs`
         """Return the deterministic action for one observation, or actions for a batch of them.
 
-        Continuous actions are in the units of the env, or in [-1, 1] with scaled=False. The result is a torch
-        tensor if `obs` is one, else a NumPy array.
+        Takes observations as the env returns them (a dict of arrays, images with channels last) or as named
+        rows of `spec`, and returns actions as the env takes them: in its units, shape and dtype. With
+        scaled=False continuous actions are flat and in [-1, 1]. The result is a torch tensor if `obs` is one
+        or has one, else a NumPy array. If the policy is recurrent or stacks frames, call it once per step
+        with the newest observation, and `reset` at the start of an episode. Raises BadInput for observations
+        of another shape.
         """
-        field = self.spec.obs[OBS]
-        shape = field.shape
-        x = torch.as_tensor(np.asarray(obs) if not isinstance(obs, Tensor) else obs)
-        if tuple(x.shape[-len(shape) :]) != shape:
-            raise BadInput(
-                f"The policy of {self.spec.id} takes observations of shape {shape}, not {tuple(x.shape)}."
-            )
-        single = x.dim() == len(shape)
-        rows = x.unsqueeze(0) if single else x
+        rows, single, is_unstacked = self._interface.read(obs)
+        if is_unstacked:
+            rows = self._stack_frames(rows)
         device = next(self.module.parameters()).device
-        explore = torch.zeros(len(rows), device=device)
-        action = self.module.act({OBS: rows.to(device, field.dtype)}, None, explore).action.cpu()
-        if isinstance(self.spec.action, Continuous):
-            action = action.clamp(-1, 1)
-            if scaled and self._bounds is not None:
-                low, high = self._bounds
-                action = low + (action + 1) / 2 * (high - low)
-        action = action[0] if single else action
-        return action if isinstance(obs, Tensor) else action.numpy()
+        action = self.act({name: x.to(device) for name, x in rows.items()}).cpu()
+        if isinstance(self.spec.action, Continuous) and not scaled:
+            result = action.clamp(-1, 1).numpy()
+        else:
+            result = self._interface.write(action)
+        result = result[0] if single else result
+        values = obs.values() if isinstance(obs, dict) else [obs]
+        return torch.as_tensor(result) if any(isinstance(x, Tensor) for x in values) else np.asarray(result)
+
+    def _stack_frames(self, rows: Obs) -> Obs:
+        """Append single frames to the stacks of the episode; the first one is repeated."""
+        for name, field in self.spec.obs.items():
+            if field.stack == 1 or name not in rows:
+                continue
+            frame, old = rows[name], self._stacks.get(name)
+            if old is None or len(old) != len(frame):
+                old = frame.repeat(1, field.stack, 1, 1)
+            self._stacks[name] = rows[name] = torch.cat((old[:, frame.shape[1] :], frame), 1)
+        return rows
 
 
-def load_policy(run: str | Path, device: str = "cpu") -> TrainedPolicy:
-    """Return the policy of the newest valid checkpoint of a run, on `device`."""
+def load_policy(
+    run: str | Path,
+    device: str = "cpu",
+    env: Env | None = None,
+    allow: Sequence[str] = (),
+    *,
+    allow_older: bool = False,
+) -> TrainedPolicy:
+    """Return the policy of the newest checkpoint of a run, on `device`.
+
+    If that checkpoint is damaged, an older one is loaded only with `allow_older`; else SetupProblem. A run
+    that needs code outside Troop (env, algorithm, network) is refused with the names of its modules: allow
+    those you trust (`allow=["my_package"]`), or give the env anew (`env=MyEnv`).
+    """
     check_device(device)
     directory = RunDirectory.open(run)
-    config = Experiment.from_dict(directory.read_config())
+    config = stored_experiment(directory, allow, env)
     loaded = load_part(directory.checkpoints, "policy")
     if loaded is None:
         raise BadInput(f"{directory.path} has no checkpoint yet.")
+    if loaded.skipped and not allow_older:
+        raise SetupProblem(
+            f"The newest checkpoint of {directory.path} is damaged ({'; '.join(loaded.skipped)}); restore "
+            f"it, or load {loaded} with --allow-older (allow_older=True)."
+        )
+    config.check_policy(loaded)
     module = config.algorithm.policy(config.env.spec)
     try:
         module.load_state_dict(loaded.state["policy"])
-    except (RuntimeError, KeyError) as error:
-        raise BadInput(f"The policy of {directory.path} does not fit its config.json.") from error
-    return TrainedPolicy(module.to(device), config.env.for_evaluation(), config.evaluation)
+    except (RuntimeError, KeyError, TypeError) as error:
+        raise SetupProblem(f"The policy of {directory.path} does not fit its config.json.") from error
+    return TrainedPolicy(module.to(device), config.env.for_evaluation(), config.evaluation, str(loaded))
 
 
 def evaluate(
-    run: str | Path, episodes: int = 16, seed: int = 0, device: str = "cpu", explore: float | None = None
+    run: str | Path,
+    episodes: int = 16,
+    seed: int = 0,
+    device: str = "cpu",
+    explore: float | None = None,
+    env: Env | None = None,
+    allow: Sequence[str] = (),
+    on_step: OnStep = lambda step, running: None,
+    *,
+    allow_older: bool = False,
 ) -> dict[str, float]:
     """Evaluate the newest policy of a run as training does, on the first episode of `episodes` envs.
 
     `explore` is the exploration value of the policy; None for that of the run's own evaluations (by default
     0, no exploration). Returns the mean, standard deviation, minimum and maximum of the episode returns, the
     mean length in steps, the numbers of episodes and of unfinished ones, and on Atari the human-normalized
-    score in percent.
+    score in percent. `on_step` is called after each vector step with its number and the episodes [envs] that
+    still run. `env`, `allow` and `allow_older` are explained in `load_policy`.
     """
-    policy = load_policy(run, device)
+    policy = load_policy(run, device, env, allow, allow_older=allow_older)
+    return evaluate_policy(policy, episodes, seed, device, explore, on_step)
+
+
+def evaluate_policy(
+    policy: TrainedPolicy,
+    episodes: int,
+    seed: int,
+    device: str,
+    explore: float | None,
+    on_step: OnStep = lambda step, running: None,
+) -> dict[str, float]:
+    """Evaluate a loaded policy; see `evaluate`."""
     max_steps = policy.evaluation.step_limit(policy.spec)
     explore = policy.evaluation.explore if explore is None else explore
     env_seed = derive_seed(seed, "evaluate")
-    env = policy.env.with_envs(episodes).make(env_seed, device=device)
+    vector = policy.env.with_envs(episodes).make(env_seed, device=device)
     try:
-        returns, lengths, finished = first_episodes(env, policy.module, env_seed, max_steps, explore)
+        returns, lengths, finished = first_episodes(
+            vector, policy.module, env_seed, max_steps, explore, on_step
+        )
     finally:
-        env.close()
+        vector.close()
     result = {
         "return_mean": float(returns.mean()),
         "return_std": float(returns.std(correction=0)),
@@ -221,4 +340,4 @@ def evaluate(
     return result if normalized is None else result | {"human_normalized": normalized}
 
 
-__all__ = ["Experiment", "TrainedPolicy", "evaluate", "experiment", "load_policy", "resume", "train"]
+__all__ = ["Experiment", "TrainedPolicy", "evaluate", "load_policy", "make_experiment", "resume", "train"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -13,20 +15,36 @@ import torch
 
 from troop import algorithms, engines, envs, systems
 from troop.core.algorithm import AlgorithmConfig
-from troop.core.config import check, decode, encode
+from troop.core.config import check, suggest
+from troop.core.config_json import (
+    code_names,
+    decode,
+    decoded_code_names,
+    encode,
+    find_outside_class,
+    invalid_field,
+    shortened,
+)
+from troop.core.contracts import CONFIG_CONTRACTS, check_algorithm, check_config, check_env, is_outside
 from troop.core.devices import check_bf16, check_compiler, check_device
 from troop.core.engine import Checkpoint, Counters, Engine, Result, Until
 from troop.core.env import EnvConfig
-from troop.core.errors import BadInput, SetupProblem, TrainingFault, TroopError
+from troop.core.env_calls import EnvFailure
+from troop.core.errors import BadInput, SetupProblem, TrainingFault, TroopError, UnsupportedEnv
+from troop.core.locations import describe_error
 from troop.core.program import Program
 from troop.core.system import Evaluation, RunSettings, System
+from troop.core.user_code import is_code_name, require_allowed
+from troop.env_memory import check_env_memory
+from troop.envs.gymnasium.user_envs import check_stored_env
+from troop.logs.console import Console
 from troop.replay.prioritized import PriorityConfig
 from troop.roles.learner import LearnerConfig
-from troop.roles.parameter_server import AdaGradConfig
+from troop.roles.parameter_server import AdaGradConfig, SharedRMSPropConfig
 from troop.roles.server_peers import OutlierConfig
-from troop.roles.trainer import UpdateSchedule
-from troop.run_recorder import RunRecorder
-from troop.runs.checkpoint import load_newest
+from troop.roles.update_schedule import UpdateSchedule
+from troop.runs import files
+from troop.runs.checkpoint import LoadedCheckpoint, load_newest
 from troop.runs.directory import RunDirectory, default_path
 
 B = TypeVar("B")  # the batch type: Transition
@@ -37,19 +55,28 @@ CONFIG_CLASSES: dict[str, type] = {
         envs.EnvPool,
         envs.Gymnasium,
         envs.Toy,
+        envs.FrameConfig,
         algorithms.TD3Config,
         algorithms.DQNConfig,
         algorithms.C51Config,
         algorithms.RainbowConfig,
         algorithms.SACConfig,
+        algorithms.FlashSACConfig,
+        algorithms.PPOConfig,
+        algorithms.ImpalaConfig,
+        algorithms.APPOConfig,
         systems.Sync,
         systems.Apex,
         systems.Gorila,
         systems.PQL,
+        systems.OnPolicy,
+        systems.A3C,
+        systems.IMPALA,
         PriorityConfig,
         UpdateSchedule,
         LearnerConfig,
         AdaGradConfig,
+        SharedRMSPropConfig,
         OutlierConfig,
         engines.Inline,
         engines.Processes,
@@ -63,11 +90,23 @@ FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "algorithm": (
         algorithms.TD3Config,
         algorithms.SACConfig,
+        algorithms.FlashSACConfig,
         algorithms.DQNConfig,
         algorithms.C51Config,
         algorithms.RainbowConfig,
+        algorithms.PPOConfig,
+        algorithms.ImpalaConfig,
+        algorithms.APPOConfig,
     ),
-    "system": (systems.Sync, systems.Apex, systems.Gorila, systems.PQL),
+    "system": (
+        systems.Sync,
+        systems.Apex,
+        systems.Gorila,
+        systems.PQL,
+        systems.OnPolicy,
+        systems.A3C,
+        systems.IMPALA,
+    ),
     "engine": (engines.Inline, engines.Processes, engines.Ray),
     "until": Until,
     "evaluation": Evaluation,
@@ -98,53 +137,101 @@ class Experiment(Generic[B]):
 
     def check(self) -> None:
         """Raise BadInput, naming the flag, if this experiment cannot run on this machine."""
-        for name in ("env", "algorithm", "system", "engine", "evaluation"):
-            check(getattr(self, name), f"{name}.")
-        check(self.until)
-        if not 0 <= self.seed < 2**31:
-            raise BadInput(f"--seed is {self.seed}; it must be at least 0 and below {2**31}.")
+        self.check_bounds()
+        self._check_outside_code()
         if self.until == Until():
             raise BadInput("The run has no end; give --minutes, --env-steps or --target.")
         check_device(self.device)
         if getattr(self.algorithm, "amp", False):
             check_bf16(self.device)
-        if getattr(self.algorithm, "compile", False):
+        if getattr(self.algorithm, "compile", False) is True:
             check_compiler(self.device)
         if reason := self.algorithm.unsupported_reason(self.env.spec):
-            raise BadInput(f"{reason}.")
+            raise UnsupportedEnv(f"{reason}.")
+
+    def check_bounds(self) -> None:
+        """Raise BadInput, naming the flag, if a number is out of its bounds or a class lacks a method."""
+        for name, value in self._configs().items():
+            if is_outside(value):
+                check_config(name, value)
+            check(value, f"{name}.")
+        check(self.evaluation, "evaluation.")
+        check(self.until)
+        if not 0 <= self.seed < 2**31:
+            raise BadInput(f"--seed is {self.seed}; it must be at least 0 and below {2**31}.")
+
+    def _configs(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("env", "algorithm", "system", "engine")}
+
+    def _check_outside_code(self) -> None:
+        """Raise BadInput if code outside Troop violates a contract or cannot be stored in config.json."""
+        if not any(map(is_outside, self._configs().values())):
+            return
+        try:
+            stored = json.loads(json.dumps(self.to_dict(), allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise BadInput(f"The experiment cannot be stored in config.json: {error}.") from error
+        names = code_names(stored, CONFIG_CLASSES) | dict(decoded_code_names(self))
+        if Experiment.from_dict(stored, names.values()) != self:
+            raise BadInput(
+                "The experiment cannot be restored from config.json; give its configs fields of numbers, "
+                "text, booleans, None, tuples and dataclasses only."
+            )
+        if is_outside(self.env):
+            check_env(self.env)
+        if is_outside(self.algorithm):
+            check_algorithm(self.algorithm, self.env)
+
+    def unread_observations(self) -> list[str]:
+        """Return a sentence for each observation of the env that the policy and the critics do not read."""
+        spec = self.env.spec
+        sentences = [
+            f"the observation '{name}' of {spec.id} is a text and is not read" for name in spec.omitted
+        ]
+        unread = getattr(self.algorithm, "unread_observations", None)
+        name = type(self.algorithm).__name__.removesuffix("Config")
+        unread_names = unread(spec) if unread else []
+        return sentences + [
+            f"{name} does not read the observation '{each}' of {spec.id}" for each in unread_names
+        ]
 
     def settings(self) -> RunSettings:
         """Return the settings that the system needs besides algorithm and env."""
-        return RunSettings(self.seed, self.device, self.evaluation, self.deterministic)
+        return RunSettings(self.seed, self.device, self.evaluation, self.deterministic, self.until.minutes)
 
     def program(self) -> Program:
         """Return the roles, not built yet; raise BadInput or SetupProblem if they cannot run."""
         self.check()
+        check_env_memory(self)
         program = self.system.program(self.algorithm, self.env, self.settings())
         self.engine.check(program)
         return program
 
-    def run(self, path: Path | str | None = None, quiet: bool = False) -> Result:
-        """Train in a new run directory, at a default path if `path` is None."""
+    def run(
+        self, path: Path | str | None = None, quiet: bool = False, console: Console | None = None
+    ) -> Result:
+        """Train in a new run directory, at a default path if `path` is None; show progress on `console`."""
         program = self.program()
         path = Path(path) if path is not None else default_path(self.recipe or "run", self.env.id, self.seed)
         with RunDirectory.create(path) as directory:
             directory.write_config(self.to_dict())
-            return self._run(program, directory, None, quiet)
+            return self._run(program, directory, None, quiet, console, self.unread_observations())
 
-    def resume(self, directory: RunDirectory, quiet: bool = False) -> Result:
-        """Continue from the newest valid checkpoint of a locked run directory."""
+    def resume(self, directory: RunDirectory, quiet: bool = False, console: Console | None = None) -> Result:
+        """Continue from the newest valid checkpoint of a locked run directory; without one, start again."""
         program = self.program()
         loaded = load_newest(directory.checkpoints)
         if loaded is None:
-            raise BadInput(f"{directory.path} has no checkpoint yet; start a new run with `troop train`.")
-        names = {field.name for field in dataclasses.fields(Counters)}
-        counters = Counters(**{k: v for k, v in loaded.info["counters"].items() if k in names})
+            directory.write_config(self.to_dict())
+            note = "the run ended before its first checkpoint; it starts again from the beginning"
+            return self._run(program, directory, None, quiet, console, [note])
+        counters = _read_counters(loaded)
+        if loaded.state.get("policy") != {}:  # empty if no role had published weights
+            self.check_policy(loaded)
         directory.write_config(self.to_dict())
         checkpoint = Checkpoint(counters, loaded.state)
-        return self._run(
-            program, directory, checkpoint, quiet, [f"skipped {text}" for text in loaded.skipped]
-        )
+        notes = [*(f"skipped {text}" for text in loaded.skipped), f"continues from {loaded}"]
+        return self._run(program, directory, checkpoint, quiet, console, notes)
 
     def _run(
         self,
@@ -152,12 +239,15 @@ class Experiment(Generic[B]):
         directory: RunDirectory,
         checkpoint: Checkpoint | None,
         quiet: bool,
+        console: Console | None,
         notes: list[str] | None = None,
     ) -> Result:
+        from troop.run_recorder import RunRecorder  # not at the top: commands with --help do not need it
+
         if self.deterministic:
             torch.use_deterministic_algorithms(True, warn_only=True)
         start = checkpoint.counters if checkpoint else None
-        with RunRecorder(self, program, directory, start, quiet) as recorder:
+        with RunRecorder(self, program, directory, start, quiet, console) as recorder:
             for text in notes or []:
                 recorder.note(text)
             try:
@@ -169,30 +259,95 @@ class Experiment(Generic[B]):
                 failure = _remote_failure(error, trace, self.env.id, directory.path)
                 recorder.record_failure(str(failure))
                 raise failure from error
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 failure = _unexpected_failure(error, directory.path)
                 recorder.record_failure(str(failure))
                 raise failure from error
+            except BaseException:  # KeyboardInterrupt: the embedding program handles signals
+                recorder.record_failure("interrupted", "stopped")
+                raise
             recorder.record_end(result)
-            return result
+            return dataclasses.replace(result, directory=directory.path)
+
+    def check_policy(self, loaded: LoadedCheckpoint) -> None:
+        """Raise SetupProblem if the weights of the checkpoint do not fit the policy that the config builds.
+
+        The policy is built without memory first: config.json may come from a stranger and name any size.
+        """
+        if is_outside(self.algorithm) or ":" in str(getattr(self.algorithm, "net", "")):
+            return  # code of the user may not support it
+        problem = SetupProblem(f"The policy in {loaded.path} does not fit config.json; restore one of them.")
+        try:
+            with torch.device("meta"):
+                shapes = {k: v.shape for k, v in self.algorithm.policy(self.env.spec).state_dict().items()}
+        except (RuntimeError, ValueError, TypeError, OverflowError, MemoryError) as error:
+            raise problem from error
+        state = loaded.state.get("policy")
+        tensors = state if isinstance(state, dict) else {}
+        if {k: getattr(v, "shape", None) for k, v in tensors.items()} != shapes:
+            raise problem
 
     def to_dict(self) -> dict[str, Any]:
         """Return the experiment as JSON values."""
         return {field.name: encode(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Experiment[Any]:
-        """Rebuild the experiment from the result of `to_dict`; BadInput if `data` is not one."""
+    def from_dict(cls, data: dict[str, Any], allow: Iterable[str] = ()) -> Experiment[Any]:
+        """Rebuild the experiment from the result of `to_dict`; BadInput if `data` is not one.
+
+        `data` may come from a stranger: code outside Troop that it names is imported only if `allow` has its
+        package, module, file or full name.
+        """
+        allow = tuple(allow)
+        try:
+            experiment = cls._from_dict(data, allow)
+            experiment.check_bounds()
+        except RecursionError:
+            raise BadInput("config.json is nested too deeply.") from None
+        require_allowed(dict(decoded_code_names(experiment)), allow)
+        if isinstance(experiment.env, envs.Gymnasium):
+            check_stored_env(experiment.env.id, allow)
+        return experiment
+
+    @classmethod
+    def _from_dict(cls, data: dict[str, Any], allow: tuple[str, ...]) -> Experiment[Any]:
         names = {field.name for field in dataclasses.fields(cls)}
         if unknown := set(data) - names:
             raise BadInput(f"config.json has an unknown field {sorted(unknown)[0]!r}.")
         if missing := {"env", "algorithm", "system"} - set(data):
             raise BadInput(f"config.json has no field {sorted(missing)[0]!r}.")
-        values = {name: decode(value, CONFIG_CLASSES, name) for name, value in data.items()}
+        require_allowed(code_names(data, CONFIG_CLASSES), allow)
+        values = {name: decode(value, config_class, name) for name, value in data.items()}
         for name, types in FIELD_TYPES.items():
-            if name in values and not isinstance(values[name], types):
-                raise BadInput(f"config.json has {name} = {data[name]!r}, which is not a valid {name}.")
+            if name not in values or isinstance(values[name], types):
+                continue
+            if name not in CONFIG_CONTRACTS or not is_outside(values[name]):
+                raise BadInput(f"config.json has {name} = {shortened(data[name])}, no valid {name}.")
+            check_config(name, values[name])
         return cls(**values)
+
+
+def config_class(kind: str) -> type:
+    """Return the class of a config; BadInput if Troop has none and `kind` is no `module:name`."""
+    if kind in CONFIG_CLASSES:
+        return CONFIG_CLASSES[kind]
+    if is_code_name(kind):
+        return find_outside_class(kind)
+    similar = suggest(kind, CONFIG_CLASSES, 1)
+    hint = f"did you mean {similar[0]}?" if similar else "it is not a class of Troop."
+    raise BadInput(f"config.json has an unknown kind {kind[:100]!r}; {hint}")
+
+
+def _read_counters(loaded: LoadedCheckpoint) -> Counters:
+    """Return the counters of a checkpoint; SetupProblem if they are damaged."""
+    names = {field.name for field in dataclasses.fields(Counters)}
+    stored = loaded.info.get("counters")
+    values: dict[str, Any] = {"": None}
+    if isinstance(stored, dict):
+        values = {name: value for name, value in stored.items() if name in names}
+    if invalid_field(Counters, values) is not None or any((value or 0) < 0 for value in values.values()):
+        raise SetupProblem(f"The counters in {loaded.path} are damaged; remove this checkpoint.")
+    return Counters(**values)
 
 
 def _remote_failure(error: TroopError, trace: str, env: str, path: Path) -> TroopError:
@@ -203,24 +358,17 @@ def _remote_failure(error: TroopError, trace: str, env: str, path: Path) -> Troo
 
 
 def _write_trace(trace: str, path: Path) -> None:
-    with contextlib.suppress(OSError):
-        (path / "error.txt").write_text(trace)
+    with contextlib.suppress(SetupProblem):
+        files.write_text(path / "error.txt", trace)
 
 
-def _unexpected_failure(error: Exception, path: Path) -> TroopError:
+def _unexpected_failure(error: BaseException, path: Path) -> TroopError:
     """Return an exception as a failure of one sentence, and write its traceback to the run directory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
         reason = str(error).strip().splitlines()[-1]
         return SetupProblem(
             f"Out of memory ({reason}); lower the batch size, --system.replay-capacity or --envs."
         )
-    frames = traceback.extract_tb(error.__traceback__)
-    # Name the user's own file if the traceback has one: that is where the user can fix it.
-    user_frames = [f for f in frames if "site-packages" not in f.filename and "/troop/" not in f.filename]
-    frame = (user_frames or list(frames))[-1]
     _write_trace("".join(traceback.format_exception(error)), path)
-    lines = str(error).strip().splitlines() or ["no message"]
-    return TrainingFault(
-        f"{type(error).__name__}: {lines[0]} ({Path(frame.filename).name}, line {frame.lineno}); "
-        f"the traceback is in {path / 'error.txt'}."
-    )
+    description = str(error) if isinstance(error, EnvFailure) else describe_error(error)
+    return TrainingFault(f"{description}; the traceback is in {path / 'error.txt'}.")

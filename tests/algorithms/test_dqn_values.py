@@ -70,6 +70,7 @@ CLOSE = {
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.reliability("N5")
 def test_learned_values_equal_value_iteration(name):
     cfg = KINDS[name]
     torch.manual_seed(0)
@@ -83,6 +84,7 @@ def test_learned_values_equal_value_iteration(name):
 
 @pytest.mark.parametrize("cfg", [RMSPROP, C51Config(v_min=0.0, v_max=20.0, **ADAM)])
 @pytest.mark.parametrize("bootstraps", [True, False])
+@pytest.mark.reliability("N5")
 def test_bootstrapping_at_time_limits_gives_r_over_one_minus_gamma(cfg, bootstraps):
     torch.manual_seed(0)
     agent, start, action = cfg.algorithm(SPEC), torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])

@@ -49,6 +49,7 @@ def test_learning_rates_are_constant_by_default():
     assert learning_rates(agent) == [3e-4, 3e-4]
 
 
+@pytest.mark.reliability("R7")
 def test_the_schedule_continues_after_a_restore():
     settings = {"lr_end": 0.1, "lr_updates": 10, "policy_delay": 1, "critic_lr": 1e-3}
     agent = learner(**settings)
@@ -89,6 +90,7 @@ def test_weight_decay_is_adamws():
 @pytest.mark.parametrize(
     "settings", [{}, {"max_grad_norm": 1.0}, {"atoms": 0}, {"atoms": 0, "max_grad_norm": 1.0}]
 )
+@pytest.mark.reliability("N2")
 def test_a_nan_loss_changes_no_weight_moment_or_step_count(spoil, settings):
     agent = learner(policy_delay=1, **settings)
     for update in range(3):

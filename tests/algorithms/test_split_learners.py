@@ -143,8 +143,8 @@ def test_only_the_critic_learner_returns_priorities():
 def test_a_target_policy_cannot_be_split(name):
     cfg = config(**{name: True})
     flag = name.replace("_", "-")
-    assert f"--algorithm.{flag} is True" in cfg.unsplittable_reason()
-    assert config().unsplittable_reason() is None
+    assert f"--algorithm.{flag} is True" in cfg.unsplittable_reason(spec())
+    assert config().unsplittable_reason(spec()) is None
     for half in ("critic_learner", "actor_learner"):
         with pytest.raises(BadInput, match=f"--algorithm.no-{flag}"):
             getattr(cfg, half)(spec())

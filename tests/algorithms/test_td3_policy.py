@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 from td3_cases import batch, config, learner, spec
@@ -86,9 +88,42 @@ def compiler_missing():
 def test_compiled_losses_equal_eager_ones():
     if compiler_missing():
         pytest.skip("no C++ compiler")
-    # Noise off: a compiled graph may draw it in another order.
-    settings = {"policy_noise": 0.0, "lr_end": 0.5, "lr_updates": 10}
+    settings = {"policy_noise": 0.3, "lr_end": 0.5, "lr_updates": 10}  # the same noise with both
     assert losses(compile=True, **settings) == pytest.approx(losses(**settings), rel=1e-4, abs=1e-5)
+
+
+def test_losses_can_be_compiled_between_two_updates():
+    if compiler_missing():
+        pytest.skip("no C++ compiler")
+    agent, plain = (learner(policy_noise=0.3, compile=mode) for mode in ("auto", False))
+    for update in range(12):
+        agent.set_compiled(4 <= update < 8)
+        found = []
+        for each in (agent, plain):
+            torch.manual_seed(update)
+            found.append(each.update(batch(32, seed=update)).metrics["loss/critic"].item())
+        assert found[0] == pytest.approx(found[1], rel=1e-4)
+    assert agent.compile_error is None
+
+
+@pytest.mark.parametrize("mode", ["auto", True])
+def test_a_failed_compilation_is_kept_if_the_mode_is_auto(mode, monkeypatch):
+    from torch._inductor.exc import InductorError
+
+    def fail(*_):
+        raise InductorError(RuntimeError("no space left"), None)
+
+    module = sys.modules["troop.algorithms.optim.value_and_grad"]
+    monkeypatch.setattr(module, "_compiled", lambda function, device: fail)
+    agent = learner(compile=mode, policy_noise=0.0)
+    agent.set_compiled(True)
+    if mode is True:
+        with pytest.raises(InductorError):
+            agent.update(batch(32))
+        return
+    expected = learner(policy_noise=0.0).update(batch(32)).metrics["loss/critic"]
+    assert agent.update(batch(32)).metrics["loss/critic"] == expected
+    assert "no space left" in agent.compile_error
 
 
 def test_bf16_losses_are_near_float32_ones():

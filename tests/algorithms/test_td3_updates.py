@@ -6,7 +6,9 @@ import pytest
 import torch
 from td3_cases import PLAIN, batch, config, different_paths, learner, spec, weights
 
+from troop.algorithms import td3
 from troop.algorithms.optim import frozen_copy
+from troop.functional.clip_gradient import clip_gradient
 
 
 @pytest.mark.parametrize("delay", [1, 2, 3, 4])
@@ -206,16 +208,46 @@ def test_priorities_of_categorical_critics_vanish_at_the_target_and_do_not_favou
         assert found[row].item() == pytest.approx(max(by_hand), abs=1e-4)
 
 
-def test_dq_da_is_clipped_element_wise_per_row():
-    free, clipped = learner(**PLAIN), learner(action_gradient_clip=1e-3, **PLAIN)
-    sample = batch()
-    gradients = []
-    for agent in (free, clipped):
-        captured = []
-        agent.policy.actor.register_forward_hook(
-            lambda _m, _i, action, captured=captured: action.register_hook(captured.append) and None
-        )
-        agent.actor_learner.update_actor(sample.obs)
-        gradients.append(captured[0] * 16)  # the loss is a mean over 16 rows
+def test_dq_da_is_clipped_element_wise_per_row(monkeypatch):
+    captured = []
+
+    def capture(action, bound):
+        action.register_hook(captured.append)
+        return clip_gradient(action, bound)
+
+    monkeypatch.setattr(td3, "clip_gradient", capture)
+    for bound in (1e9, 1e-3):
+        learner(action_gradient_clip=bound, **PLAIN).actor_learner.update_actor(batch().obs)
+    gradients = [gradient * 16 for gradient in captured]  # the loss is a mean over 16 rows
     assert gradients[0].abs().max() > 1e-2
     assert torch.allclose(gradients[1], gradients[0].clamp(-1e-3, 1e-3), atol=1e-9)
+
+
+def test_the_penalty_is_the_mean_square_of_the_outputs_before_tanh_beyond_the_limit():
+    plain, penalised = learner(**PLAIN), learner(preactivation_penalty=0.5, **PLAIN)
+    obs = batch().obs
+    for agent in (plain, penalised):
+        with torch.no_grad():
+            agent.policy.actor.net.layers[-1].copy_(torch.tensor([1.4, -1.6]))
+    outputs = penalised.policy.actor.net(penalised.policy.critic_input(obs)).flatten().tolist()
+    beyond = [max(0.0, abs(u) - 1.5) ** 2 for u in outputs]
+    assert 0 < sum(x > 0 for x in beyond) < len(beyond)
+    difference = penalised.actor_learner.loss(obs)[0] - plain.actor_learner.loss(obs)[0]
+    assert difference.item() == pytest.approx(0.5 * sum(beyond) / len(beyond), rel=1e-3, abs=1e-5)
+
+
+def test_the_penalty_moves_a_saturated_actor_back_into_the_range():
+    agent = learner(preactivation_penalty=1.0, actor_lr=0.05, **PLAIN)
+    with torch.no_grad():
+        agent.policy.actor.net.layers[-1].fill_(6.0)  # tanh(6) = 0.99999: its gradient is 2e-5
+    shares = [agent.actor_learner.update_actor(batch().obs).metrics["policy/saturation"] for _ in range(200)]
+    assert shares[0] == 1.0
+    assert shares[-1] < 0.5
+
+
+def test_saturation_is_the_share_of_actions_beyond_the_limit():
+    agent = learner(**PLAIN)
+    with torch.no_grad():
+        agent.policy.actor.net.layers[-2].zero_()
+        agent.policy.actor.net.layers[-1].copy_(torch.tensor([math.atanh(0.96), -math.atanh(0.94)]))
+    assert agent.actor_learner.update_actor(batch().obs).metrics["policy/saturation"] == 0.5

@@ -7,7 +7,7 @@ from troop.algorithms.td3 import TD3Config
 from troop.core.program import construct
 from troop.core.system import Evaluation, RunSettings
 from troop.envs import Toy
-from troop.roles.trainer import UpdateSchedule
+from troop.roles.update_schedule import UpdateSchedule
 from troop.systems.sync import Sync
 
 GAMMA = 0.8
@@ -51,6 +51,7 @@ def values(algorithm, obs):
 
 
 @pytest.mark.parametrize("style, n", [("same_step", 1), ("next_step", 3)])
+@pytest.mark.reliability("N5")
 def test_time_limits_are_bootstrapped_so_the_clock_is_worth_one_over_one_minus_gamma(style, n):
     env = Toy("Clock", 4, limit=5, autoreset=style)
     found = values(train_algorithm(env, n_step=n), torch.arange(5).unsqueeze(1) / 5)
@@ -65,6 +66,7 @@ def test_without_bootstrap_on_truncation_values_are_the_remaining_return():
 
 
 @pytest.mark.parametrize("style, n, atoms", [("same_step", 1, 0), ("next_step", 3, 41)])
+@pytest.mark.reliability("N5")
 def test_terminated_episodes_are_worth_the_remaining_return(style, n, atoms):
     env = Toy("Countdown", 4, limit=5, autoreset=style)
     found = values(train_algorithm(env, n_step=n, atoms=atoms), torch.arange(1, 6).unsqueeze(1) / 5)
@@ -72,6 +74,7 @@ def test_terminated_episodes_are_worth_the_remaining_return(style, n, atoms):
     assert found.tolist() == pytest.approx(left, abs=0.1)
 
 
+@pytest.mark.reliability("N5")
 def test_chain_is_solved_and_valued_at_the_discounted_reward():
     env = Toy("Chain", 8, limit=4)
     agent = train_algorithm(

@@ -1,14 +1,17 @@
 """`troop bench`: the machine, the table, JSON lines, and the FLOP count of the learner."""
 
 import json
+import time
 
 import pytest
 
 from troop.bench.learner import SIZES, flop
 from troop.bench.table import BenchResult, format_table
+from troop.bench.timing import time_alternately
 from troop.cli import bench
 from troop.cli.main import run
 from troop.compare.machine import machine_facts
+from troop.logs import status_line
 
 RESULTS = [BenchResult("sample", "10 us", "gather 20 us", 0.5, ">= 0.4"), BenchResult("add", "3 us", "", 2.0)]
 
@@ -33,7 +36,7 @@ def test_table_has_a_heading_and_aligned_columns():
 
 @pytest.fixture
 def fixed_results(monkeypatch):
-    monkeypatch.setattr(bench, "_measure", lambda args: RESULTS)
+    monkeypatch.setattr(bench, "_measure_parts", lambda args, report: RESULTS)
 
 
 def test_machine_is_printed_once_above_the_table(fixed_results, capsys):
@@ -57,6 +60,26 @@ def test_json_lines_are_the_machine_and_one_object_per_result(fixed_results, cap
         "target": ">= 0.4",
     }
     assert len(results) == 2
+
+
+def test_time_alternately_reports_every_round():
+    reports, calls = [], []
+    seconds = time_alternately({"a": lambda: calls.append(1)}, rounds=3, min_seconds=0, report=reports.append)
+    assert reports == ["warm-up", "round 1 of 3", "round 2 of 3", "round 3 of 3"] and set(seconds) == {"a"}
+
+
+def test_benchmark_says_what_it_measures(monkeypatch, capsys):
+    def measure(args, report):
+        report("learner full: round 3 of 15")
+        time.sleep(0.2)
+        return RESULTS
+
+    monkeypatch.setattr(bench, "_measure_parts", measure)
+    monkeypatch.setattr(status_line, "PIPE_INTERVAL_S", 0.02)
+    assert run(["bench", "learner", "--json"]) == 0
+    output = capsys.readouterr()
+    assert "learner full: round 3 of 15 (0s)" in output.err
+    assert len(output.out.splitlines()) == 3 and "round" not in output.out
 
 
 def test_actor_and_system_report_one_thread_per_process(fixed_results, capsys):

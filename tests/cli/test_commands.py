@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import torch
 
 from troop.api import load_policy
 from troop.cli.main import VERBS, run
+from troop.envs import EpisodeVideo
 
 TROOP = [sys.executable, "-m", "troop"]
 SMALL = ["--env", "Pendulum-v1", "--envs", "8", "--episodes", "4", "--replay-capacity", "20000"]
@@ -42,6 +45,7 @@ def trained(tmp_path_factory):
     return folder
 
 
+@pytest.mark.reliability("C3")
 def test_help_imports_no_heavy_library(tmp_path):
     code = "import sys; from troop.cli.main import run; run(['--help']); run(['train', '--help'])"
     code += (
@@ -50,6 +54,54 @@ def test_help_imports_no_heavy_library(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip().endswith("[]")
     assert "troop train" in done.stdout
+
+
+@pytest.mark.parametrize("argv", [["train", "dqn", "--env", "CartPole-v1"], ["resume", "runs/old"]])
+@pytest.mark.reliability("C3")
+def test_first_frame_of_the_panel_needs_no_heavy_library(argv, tmp_path):
+    blocked = "; ".join(f"sys.modules[{name!r}] = None" for name in ("torch", "numpy", "gymnasium", "tyro"))
+    code = f"import sys; {blocked}; from troop.cli.main import run; run({argv!r})"
+    reader, terminal = os.openpty()
+    env = os.environ | {"TERM": "xterm", "COLUMNS": "80", "NO_COLOR": "1"}
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=terminal, stderr=subprocess.DEVNULL, cwd=tmp_path, env=env
+    )
+    assert child.wait(timeout=60)  # torch cannot be imported
+    os.close(terminal)
+    drawn = os.read(reader, 100_000).decode()
+    os.close(reader)
+    title = "dqn on CartPole-v1" if argv[0] == "train" else "runs/old"
+    assert title in drawn and "loading libraries" in drawn
+    assert drawn.rindex("\x1b[?25h") > drawn.rindex("loading libraries")  # erased, and the cursor is back
+
+
+@pytest.mark.reliability("C3")
+def test_help_of_a_recipe_imports_nothing_that_only_a_run_needs():
+    code = "import sys; from troop.cli.main import run"
+    code += "\ntry: run(['train', 'fasttd3', '--help'])\nexcept SystemExit: pass"
+    for_runs = ["psutil", "gymnasium", "envpool", "numba", "matplotlib", "tensorboard", "ray", "rich"]
+    for_runs += ["troop.run_recorder", "troop.engines.driver", "troop.engines.rpc.client", "torch._dynamo"]
+    code += f"\nprint([m for m in {for_runs!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip().endswith("[]"), done.stdout[-300:] + done.stderr
+
+
+def test_play_says_when_it_samples_frames(monkeypatch, capsys):
+    def record(env, act, *, seed, frames, steps, on_frame):
+        on_frame(1, 0)
+        return EpisodeVideo(["a frame"] * (1000 // 5), 5 if frames == 240 else 1, 12.5, 1000)
+
+    monkeypatch.setattr(
+        "troop.api.load_policy", lambda run, **_: SimpleNamespace(env=None, act=None, checkpoint="7")
+    )
+    monkeypatch.setattr("troop.envs.record_video", record)
+    monkeypatch.setattr("troop.envs.write_video", lambda path, frames, fps: path)
+    run_here("play", "runs/first")
+    shown = capsys.readouterr().out
+    assert "200 frames of 1000 steps, return 12.50" in shown
+    assert "one of 5 steps" in shown and "--frames 1200" in shown
+    run_here("play", "runs/first", "--frames", "1000")
+    assert "one of" not in capsys.readouterr().out
 
 
 def test_help_of_a_recipe_shows_its_settings(tmp_path):
@@ -62,6 +114,11 @@ def test_help_of_a_recipe_shows_its_settings(tmp_path):
         "--minutes M",
     ):
         assert flag in text
+    entries = re.split(r"\n│ (?=--)", text)[1:]
+    assert len(entries) > 40
+    for entry in entries:
+        words = " ".join(entry.split("\n╰")[0].replace("│", " ").split())
+        assert re.search(r"\. ?(\(|$)", words), f"{words!r} has no sentence"
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -75,6 +132,7 @@ def test_help_of_every_verb_has_an_example(verb, capsys):
     assert max(map(len, text.splitlines())) <= 112
 
 
+@pytest.mark.reliability("T4")
 def test_run_writes_summary_metrics_config_curve_and_checkpoints(trained):
     run = trained / "one"
     summary = json.loads((run / "summary.json").read_text())
@@ -90,6 +148,7 @@ def test_run_writes_summary_metrics_config_curve_and_checkpoints(trained):
     assert list((run / "checkpoints").glob("ckpt-*/manifest.json")) and list(run.glob("events.out.*"))
 
 
+@pytest.mark.reliability("C2")
 def test_config_json_round_trip(trained):
     from troop.experiment import Experiment
 
@@ -118,6 +177,7 @@ def test_directory_of_another_run_is_rejected_and_not_changed(trained):
     assert (trained / "one" / "config.json").read_bytes() == before
 
 
+@pytest.mark.reliability("R4")
 def test_resume_with_another_number_of_envs_reports_dropped_rows(tmp_path, capsys):
     run_here("train", "fasttd3", *SMALL, "--env-steps", 400, "--run", tmp_path / "r")
     run_here("resume", tmp_path / "r", "--env-steps", 600, "--envs", 4)
@@ -125,11 +185,15 @@ def test_resume_with_another_number_of_envs_reports_dropped_rows(tmp_path, capsy
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["env_steps"] >= 600
 
 
-def test_resumed_run_equals_an_uninterrupted_one(tmp_path):
+# Without these flags the number of updates and the compilation of losses follow measured times.
+@pytest.mark.parametrize("flags", [("--deterministic",), ("--no-compile", "--max-updates-per-step", "0")])
+@pytest.mark.reliability("R1")
+def test_resumed_run_equals_an_uninterrupted_one(tmp_path, flags):
     from troop.runs.checkpoint import load_newest
 
-    run_here("train", "fasttd3", *SMALL, "--env-steps", 1000, "--run", tmp_path / "full")
-    run_here("train", "fasttd3", *SMALL, "--env-steps", 500, "--run", tmp_path / "half")
+    small = (*SMALL, *flags)
+    run_here("train", "fasttd3", *small, "--env-steps", 1000, "--run", tmp_path / "full")
+    run_here("train", "fasttd3", *small, "--env-steps", 500, "--run", tmp_path / "half")
     troop("resume", "half", "--env-steps", 1000, cwd=tmp_path)
     full, half = (load_newest(tmp_path / name / "checkpoints") for name in ("full", "half"))
     assert full.info["env_steps"] == half.info["env_steps"]
@@ -152,6 +216,7 @@ def assert_equal(a, b, path):
         assert a == b, path
 
 
+@pytest.mark.reliability("T1")
 def test_ctrl_c_saves_and_the_run_can_be_resumed(tmp_path):
     argv = [*TROOP, "train", "fasttd3", *SMALL, "--minutes", "5", "--run", "r"]
     child = subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -168,6 +233,7 @@ def test_ctrl_c_saves_and_the_run_can_be_resumed(tmp_path):
     run_here("resume", tmp_path / "r", "--env-steps", summary["env_steps"] + 100)
 
 
+@pytest.mark.reliability("T4")
 def test_env_of_a_user_module_is_trained(tmp_path):
     (tmp_path / "my_envs.py").write_text(
         textwrap.dedent("""

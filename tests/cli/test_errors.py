@@ -68,6 +68,7 @@ INVALID = [
 
 
 @pytest.mark.parametrize(("argv", "text"), INVALID, ids=[" ".join(argv) for argv, _ in INVALID])
+@pytest.mark.reliability("C1")
 def test_invalid_command_is_one_sentence_that_names_the_flag(argv, text, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run(argv) == 2
@@ -93,6 +94,7 @@ def test_compile_is_rejected_without_a_compiler(capsys, monkeypatch):
     assert "no-such-compiler is not installed" in capsys.readouterr().err
 
 
+@pytest.mark.reliability("S5")
 def test_replay_larger_than_memory_is_rejected_with_both_sizes(capsys, tmp_path):
     argv = ["train", "fasttd3", "--env", "Pendulum-v1", "--minutes", "1", "--run", str(tmp_path / "run")]
     assert run([*argv, "--system.replay-capacity", "1000000000000"]) == 5

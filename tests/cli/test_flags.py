@@ -4,18 +4,20 @@ import dataclasses
 
 import pytest
 
-from troop.api import experiment
+from troop.api import make_experiment
 from troop.cli.flags import TOP_LEVEL, SettingFlags, field_docs, with_values
 from troop.cli.main import run
 from troop.cli.train import CONFIGS, parse_command, warm_up
 from troop.core.config import flags
+from troop.core.engine import Until
 from troop.core.errors import BadInput
 from troop.envs import Gymnasium, Toy
+from troop.experiment import CONFIG_CLASSES
 from troop.recipes import RECIPES
 
 
 def setting_flags(recipe, engine=None):
-    made = experiment(recipe, engine=engine)
+    made = make_experiment(recipe, engine=engine)
     configs = {name: getattr(made, name) for name in CONFIGS}
     return SettingFlags(configs, f"troop train {recipe}"), configs
 
@@ -35,7 +37,8 @@ def test_every_setting_of_every_recipe_has_a_working_shortest_flag(recipe, engin
         if isinstance(value, bool):
             head, dot, last = shortest.rpartition(".")
             names.append(f"{head}{dot}no-{last}")
-            assert table.resolve([f"--{names[1]}"]) == ([f"--{names[1]}"], {path})
+            expected = f"--{shortest}=False" if path in table.auto_switches else f"--{names[1]}"
+            assert table.resolve([f"--{names[1]}"]) == ([expected], {path})
         for name in names:
             assert name not in TOP_LEVEL and name not in spellings, f"{name} names two settings"
             spellings[name] = path
@@ -43,6 +46,21 @@ def test_every_setting_of_every_recipe_has_a_working_shortest_flag(recipe, engin
         annotated = table.annotate(config, name, with_help=False)
         assert with_values(config, annotated) == config
         assert dict(flags(annotated)) == dict(flags(config))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CONFIG_CLASSES.values() if kind is not Until])
+def test_every_setting_has_a_sentence(kind):
+    docs = field_docs(kind)
+    nested = {field.name for field in dataclasses.fields(kind) if dataclasses.is_dataclass(_default(field))}
+    for field in dataclasses.fields(kind):
+        text = docs.get(field.name, "")
+        assert field.name in nested or (len(text.split()) > 1 and text.endswith(".")), (
+            f"{field.name}: {text!r}"
+        )
+
+
+def _default(field):
+    return field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
 
 
 @pytest.mark.parametrize("recipe", ["fasttd3", "apex-dqn", "gorila-dqn", "pql"])
@@ -59,7 +77,7 @@ def test_short_and_full_flags_give_the_same_experiment(recipe):
             short += [f"--{table.shortest(path)}", str(value + 1)]
             full += [f"--{path}", str(value + 1)]
     by_short, by_full = parse_command([recipe, *short]), parse_command([recipe, *full])
-    assert by_short == by_full and by_short.experiment != experiment(recipe)
+    assert by_short == by_full and by_short.experiment != make_experiment(recipe)
     assert len(by_short.settings) > 30
     for path, value in table.values.items():
         config = by_short.experiment
@@ -156,13 +174,13 @@ def undocumented(config):
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_setting_has_a_help_text(recipe):
     for engine in ("inline", "processes", "ray"):
-        made = experiment(recipe, engine=engine)
+        made = make_experiment(recipe, engine=engine)
         assert [name for config in CONFIGS for name in undocumented(getattr(made, config))] == []
     assert undocumented(Gymnasium("CartPole-v1")) == undocumented(Toy()) == []
 
 
 def test_field_docs_include_those_of_base_classes():
-    docs = field_docs(type(experiment("gorila-dqn").system))
+    docs = field_docs(type(make_experiment("gorila-dqn").system))
     assert "replay_capacity" in docs and "servers" in docs and "\n" not in "".join(docs.values())
 
 
@@ -180,3 +198,32 @@ def test_local_ray_starts_early_only_without_an_address(argv, started, monkeypat
     monkeypatch.setattr(cluster, "BackgroundInit", calls.append)
     warm_up(["apex-dqn", *argv])
     assert calls == started
+
+
+COMPILE_FLAGS = {
+    "": "auto",
+    "--compile": True,
+    "--algorithm.compile": True,
+    "--compile --seed 3": True,
+    "--compile true": True,
+    "--compile=True": True,
+    "--no-compile": False,
+    "--algorithm.no-compile --seed 3": False,
+    "--algorithm.compile false": False,
+    "--compile=false": False,
+    "--compile auto": "auto",
+    "--no-compile --compile=auto": "auto",
+}
+
+
+@pytest.mark.parametrize("words", COMPILE_FLAGS)
+def test_compile_is_on_off_or_auto(words):
+    parsed = parse_command(["fasttd3", *words.split(), "--minutes", "2"]).experiment
+    assert parsed.algorithm.compile == COMPILE_FLAGS[words] and parsed.until.minutes == 2
+    assert type(parsed).from_dict(parsed.to_dict()) == parsed
+
+
+def test_another_value_of_compile_is_rejected():
+    for words in (["--compile", "maybe"], ["--compile=maybe"]):
+        with pytest.raises(BadInput, match="'maybe'"):
+            parse_command(["fasttd3", *words])

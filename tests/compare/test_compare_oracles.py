@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rliable import library, metrics
 
-from troop.compare.statistics import bootstrap_interval, iqm, probability_of_improvement
+from troop.compare.statistics import (
+    bootstrap_interval,
+    iqm,
+    performance_profile,
+    probability_of_improvement,
+    stratified_interval,
+    task_weights,
+    weighted_iqm,
+)
 
 SCORES = st.floats(-1e6, 1e6, allow_nan=False)
 TIMES = st.lists(st.sampled_from([1.0, 2.0, 3.0, 5.0, 8.0, math.inf]), min_size=1, max_size=8)
@@ -97,3 +105,32 @@ def test_probability_of_improvement_equals_mann_whitney_u_per_pair(times, other_
 def test_probability_of_improvement_equals_rliable(times, other_times):
     expected = metrics.probability_of_improvement(-np.array(times)[:, None], -np.array(other_times)[:, None])
     assert probability_of_improvement(times, other_times) == pytest.approx(expected)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(("runs", "tasks"), [(2, 6), (4, 3), (3, 12)])
+def test_iqm_over_tasks_and_its_stratified_interval_equal_rliable(runs, tasks):
+    scores = np.random.default_rng(runs).normal(0.7, 0.3, (runs, tasks))
+    columns = [scores[:, [task]] for task in range(tasks)]
+    point, expected = library.get_interval_estimates(
+        {"recipe": scores},
+        lambda matrix: np.array([metrics.aggregate_iqm(matrix)]),
+        reps=RESAMPLES,
+        random_state=np.random.RandomState(0),
+    )
+    value = weighted_iqm(np.concatenate(columns), task_weights([runs] * tasks))
+    assert float(value[0]) == pytest.approx(float(point["recipe"][0]))
+    bounds = np.array([stratified_interval(columns, seed=seed, resamples=2_000) for seed in range(20)])[
+        :, :, 0
+    ]
+    low, high = stratified_interval(columns, resamples=RESAMPLES)
+    difference = np.abs(np.array([low[0], high[0]]) - expected["recipe"][:, 0])
+    assert (difference <= 4 * bounds.std(axis=0) + 1e-9).all()
+
+
+def test_performance_profile_equals_rliable():
+    scores = np.random.default_rng(1).normal(0.7, 0.3, (5, 7))
+    levels = np.linspace(0, 1.2, 13)
+    expected, _ = library.create_performance_profile({"recipe": scores}, levels, reps=100)
+    share, _, _ = performance_profile([scores[:, task] for task in range(7)], levels)
+    assert np.allclose(share, expected["recipe"])

@@ -13,7 +13,8 @@ import pytest
 
 from troop.compare import report, session
 from troop.compare.plan import ComparisonPlan, run_path
-from troop.compare.session import Session
+from troop.compare.report import ComparisonReport
+from troop.compare.session import Comparison, Session
 
 CHILD = """
     import json, os, pathlib, signal, sys, time
@@ -74,9 +75,14 @@ def make_session(tmp_path, monkeypatch):
         folder.mkdir(exist_ok=True)
         plan = ComparisonPlan("Toy-v0", 1.0, None, seeds, (), (), {}, {recipe: {} for recipe in recipes})
         plan.write(folder)
-        return Session(plan, folder, (sys.executable, str(script))), folder
+        return session_of(folder, (sys.executable, str(script))), folder
 
     return make
+
+
+def session_of(folder, command):
+    comparison = Comparison(ComparisonPlan.read(folder), folder)
+    return Session([comparison], ComparisonReport(comparison), command)
 
 
 def started_runs(folder):
@@ -93,7 +99,7 @@ def test_done_runs_are_skipped_and_stopped_runs_are_resumed(make_session, capsys
     first, folder = make_session("good", "stopped")
     assert first.run() == 3
     assert f"Continue with: troop compare --run {folder}" in capsys.readouterr().out
-    second = Session(ComparisonPlan.read(folder), folder, first.command)
+    second = session_of(folder, first.command)
     assert second.run() == 0
     assert started_runs(folder) == ["good1", "stopped1", "stopped1+"]
     assert [a.outcome for a in ComparisonPlan.read(folder).attempts("stopped", 1)] == ["stopped", "done"]
@@ -123,17 +129,42 @@ def test_failed_run_is_reported_with_its_reason_and_the_others_continue(make_ses
 def test_failed_run_is_resumed_from_its_checkpoint(make_session):
     first, folder = make_session("faulty")
     assert first.run() == 4
-    assert Session(ComparisonPlan.read(folder), folder, first.command).run() == 0
+    assert session_of(folder, first.command).run() == 0
     assert started_runs(folder) == ["faulty1", "faulty1+"]
 
 
 def test_run_without_checkpoint_is_moved_aside_and_not_deleted(make_session):
     first, folder = make_session("no_checkpoint")
     assert first.run() == 4
-    assert Session(ComparisonPlan.read(folder), folder, first.command).run() == 4
+    assert session_of(folder, first.command).run() == 4
     assert started_runs(folder) == ["no_checkpoint1", "no_checkpoint1"], "started again, not resumed"
     aside = run_path(folder, "no_checkpoint", 1).with_name("seed1-aside-1")
     assert json.loads((aside / "summary.json").read_text())["message"] == "No checkpoint was written."
+
+
+def test_seed_of_every_comparison_runs_before_the_next_seed_and_failures_stop_no_other(
+    make_session, tmp_path, capsys
+):
+    first, folder = make_session("good", "faulty", seeds=2)
+    other = tmp_path / "other"
+    other.mkdir()
+    ComparisonPlan("Other-v0", 1.0, None, 1, (), (), {}, {"good": {}}).write(other)
+    comparisons = [*first.comparisons, Comparison(ComparisonPlan.read(other), other, "Other-v0 ")]
+    both = Session(comparisons, first.report, first.command)
+    assert [(c.folder.name, recipe, seed) for c, recipe, seed in both.runs()] == [
+        ("c", "good", 1),
+        ("c", "faulty", 1),
+        ("other", "good", 1),
+        ("c", "good", 2),
+        ("c", "faulty", 2),
+    ]
+    assert both.run() == 4
+    assert started_runs(folder) == ["good1", "faulty1", "good2", "faulty2"] and started_runs(other) == [
+        "good1"
+    ]
+    output = capsys.readouterr().out
+    assert "[3/5] Other-v0 good seed 1: starting (1 minute of training; at most 3m 00s for all" in output
+    assert ComparisonPlan.read(other).last_attempt("good", 1).outcome == "done"
 
 
 def call_when_written(path, function):

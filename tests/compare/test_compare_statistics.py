@@ -16,7 +16,12 @@ from troop.compare.statistics import (
     iqm,
     iqm_weights,
     median_time,
+    performance_profile,
     probability_of_improvement,
+    stratified_interval,
+    task_weights,
+    weighted_iqm,
+    weighted_mean,
 )
 
 NUMBERS = st.floats(-1e6, 1e6, allow_nan=False)
@@ -63,7 +68,7 @@ def test_iqm_along_an_axis_equals_iqm_of_each_column():
 
 
 def test_bootstrap_interval_equals_loop_over_the_same_resamples(monkeypatch):
-    monkeypatch.setattr(statistics, "_BLOCK", 3)  # seven points span three blocks
+    monkeypatch.setattr(statistics, "_BLOCK", 3 * 200 * 4)  # seven points span three blocks
     runs = np.random.default_rng(1).normal(size=(4, 7))
     indices = np.random.default_rng(5).integers(0, 4, (200, 4))
     means = [[reference_iqm(runs[chosen, point]) for chosen in indices] for point in range(7)]
@@ -143,3 +148,71 @@ def test_probability_of_improvement_counts_pairs_and_half_of_the_ties():
     inf = math.inf
     assert probability_of_improvement([1.0, 5.0], [3.0, 5.0]) == (1 + 1 + 0 + 0.5) / 4
     assert probability_of_improvement([1.0, inf], [inf, inf]) == (1 + 1 + 0.5 + 0.5) / 4
+
+
+TASKS = st.lists(st.lists(NUMBERS, min_size=1, max_size=4), min_size=1, max_size=5)
+
+
+def columns(tasks):
+    return [np.array(runs)[:, None] for runs in tasks]
+
+
+def reference_task_iqm(tasks):
+    """Copy the runs of each task until all tasks have the same number, which gives them the same weight."""
+    count = math.lcm(*map(len, tasks))
+    return reference_iqm([value for runs in tasks for value in runs for _ in range(count // len(runs))])
+
+
+@given(TASKS)
+def test_weighted_iqm_equals_iqm_of_copied_runs(tasks):
+    weights = task_weights(list(map(len, tasks)))
+    assert weights.sum() == pytest.approx(1)
+    value = weighted_iqm(np.concatenate(columns(tasks)), weights)
+    assert float(value[0]) == pytest.approx(reference_task_iqm(tasks), rel=1e-9, abs=1e-6)
+
+
+def test_weighted_iqm_equals_hand_computed_values():
+    # Tasks with 1 and 2 runs: weights 1/2, 1/4, 1/4. Sorted 0 (1/4), 4 (1/2), 8 (1/4): the middle half is 4.
+    assert weighted_iqm(np.array([[4.0], [0.0], [8.0]]), task_weights([1, 2])) == pytest.approx(4)
+    # 0 (1/2), 4 (1/4), 8 (1/4): half of the middle is 0, half is 4.
+    assert weighted_iqm(np.array([[0.0], [4.0], [8.0]]), task_weights([1, 2])) == pytest.approx(2)
+    assert weighted_mean(np.array([[0.0], [4.0], [8.0]]), task_weights([1, 2])) == pytest.approx(3)
+
+
+def test_stratified_interval_equals_loop_over_the_same_resamples(monkeypatch):
+    monkeypatch.setattr(statistics, "_BLOCK", 2 * 100 * 5)  # five points span three blocks
+    random = np.random.default_rng(3)
+    tasks = [random.normal(size=(count, 5)) for count in (3, 1, 1)]
+    draws = np.random.default_rng(7)
+    chosen = [draws.integers(0, len(runs), (100, len(runs))) for runs in tasks]
+    low, high = stratified_interval(tasks, seed=7, resamples=100)
+    for point in range(5):
+        means = sorted(
+            reference_task_iqm(
+                [[runs[i, point] for i in draw[sample]] for runs, draw in zip(tasks, chosen, strict=True)]
+            )
+            for sample in range(100)
+        )
+        assert low[point] == pytest.approx(quantile(means, 0.025))
+        assert high[point] == pytest.approx(quantile(means, 0.975))
+
+
+def test_stratified_interval_of_single_runs_has_no_width():
+    low, high = stratified_interval([np.array([[0.2]]), np.array([[0.8]]), np.array([[0.5]])])
+    assert low == high == pytest.approx(0.5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(TASKS, st.lists(NUMBERS, min_size=1, max_size=5))
+def test_performance_profile_is_the_mean_over_tasks_of_the_share_of_runs_above(tasks, levels):
+    share, low, high = performance_profile([np.array(runs) for runs in tasks], np.array(levels))
+    for index, level in enumerate(levels):
+        shares = [sum(value > level for value in runs) / len(runs) for runs in tasks]
+        assert share[index] == pytest.approx(sum(shares) / len(shares))
+    assert ((low <= share + 1e-9) & (share <= high + 1e-9)).all()
+
+
+def test_performance_profile_equals_hand_computed_values():
+    share, low, high = performance_profile([np.array([0.2, 0.6]), np.array([1.0])], np.array([0.0, 0.2, 0.9]))
+    assert share.tolist() == [1, 0.75, 0.5]  # a score equal to the level is not above it
+    assert (low.tolist(), high.tolist()) == ([1, 0.5, 0.5], [1, 1, 0.5])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from troop.algorithms import C51Config, DQNConfig, RainbowConfig, SACConfig, TD3Config
+from troop.algorithms import C51Config, DQNConfig, FlashSACConfig, RainbowConfig, SACConfig, TD3Config
 from troop.core.batch import NStep, Transition
 from troop.core.env import Continuous, Discrete, EnvSpec, Field
 
@@ -52,6 +52,21 @@ CONTINUOUS = {
         target_entropy_ratio=0.0,
         **SMALL,
     ),
+    "flash_sac": FlashSACConfig(actor_width=8, critic_width=16, atoms=21, v_max=10.0, critic_lr=3e-3),
+    "flash_sac, bounded": FlashSACConfig(
+        actor_width=8,
+        critic_width=16,
+        atoms=21,
+        v_max=10.0,
+        critic_lr=3e-3,
+        actor_init=1e-3,
+        alpha_min=1e-4,
+        shared_repeats=True,
+    ),
+}
+PIXELS = {
+    "td3, pixels": TD3Config(atoms=21, random_shift=0, **SMALL),
+    "sac, pixels": SACConfig(random_shift=0, normalize_observations=True, **SMALL),
 }
 ADAM = {"optimizer": "adam", "lr": 3e-3, "hidden": (32,), "target_period": 5}
 DISCRETE = {
@@ -61,14 +76,27 @@ DISCRETE = {
     "c51": C51Config(atoms=21, **ADAM),
     "rainbow": RainbowConfig(**ADAM | {"atoms": 21, "noisy": 0.1}),
 }
-ALGORITHMS = CONTINUOUS | DISCRETE
+ALGORITHMS = CONTINUOUS | PIXELS | DISCRETE
 SPEC = EnvSpec("test", {"obs": Field((4,)), "privileged": Field((2,))}, Continuous(3), 5)
 CHOICES = replace(SPEC, action=Discrete(3))
 BYTES = EnvSpec("bytes", {"obs": Field((2, 7, 7), torch.uint8)}, Discrete(3), 5)
 IMAGES = EnvSpec("images", {"obs": Field((1, 10, 5))}, Discrete(3), 5)
+ROBOT = EnvSpec(
+    "robot",
+    {
+        "obs": Field((2, 7, 7), torch.uint8),
+        "privileged": Field((2,)),
+        "hand.camera": Field((1, 5, 8), torch.uint8),
+        "joints": Field((3,)),
+    },
+    Continuous(3),
+    5,
+)
 CASES = [(name, SPEC) for name in CONTINUOUS] + [
     (name, spec) for name in DISCRETE for spec in (CHOICES, BYTES, IMAGES)
 ]
+CASES += [(name, ROBOT) for name in PIXELS]
+CASES += [(name, replace(ROBOT, action=Discrete(3))) for name in ("double, dueling", "c51", "rainbow")]
 
 
 @dataclass(frozen=True)
@@ -95,7 +123,9 @@ class Case:
         random = torch.Generator().manual_seed(seed)
         obs, after = self.obs(random, rows), self.obs(random, rows)
         first = obs["obs"].flatten(1)[:, 0].float()
-        reward = 3 * (first / 128 - 1 if self.spec is BYTES else first.tanh())
+        reward = 3 * (first / 128 - 1 if obs["obs"].dtype == torch.uint8 else first.tanh())
+        if "joints" in obs:
+            reward = reward + obs["joints"][:, 0] + obs["hand.camera"].flatten(1)[:, 0] / 128
         if isinstance(self.spec.action, Discrete):  # these algorithms do not read privileged observations
             action = torch.randint(3, (rows,), generator=random)
         else:
@@ -130,6 +160,7 @@ def test_metrics_are_detached_scalar_tensors(case):
     assert not any(x.requires_grad for x in metrics.values())
 
 
+@pytest.mark.reliability("R1")
 def test_a_restored_algorithm_continues_bit_equal(case):
     agent, other = case.learner(), case.learner(seed=9)
     for seed in range(3):
@@ -170,28 +201,32 @@ def test_a_separate_policy_loads_the_learners_weights(case):
     assert torch.equal(alone.act(obs, None, still).action, agent.policy.act(obs, None, still).action)
 
 
+def first_update(case, batch):
+    """Return the result of the first update, with a normalizer that stays constant: it ignores weights."""
+    agent = case.learner()
+    if getattr(agent.policy, "normalizer", None) is not None:
+        agent.policy.normalizer.update = lambda x, weight: (x.mean(0), x.var(0))
+    torch.manual_seed(2)
+    return agent.update(batch)
+
+
 def test_importance_weights_scale_row_losses(case):
-    sample, weight = case.batch(), torch.arange(64) % 2 * 2.0
-    half = Transition(
-        {k: x[1::2] for k, x in sample.obs.items()},
-        sample.action[1::2],
-        sample.reward[1::2],
-        sample.discount[1::2],
-        {k: x[1::2] for k, x in sample.next_obs.items()},
-    )
-    weighted = Transition(
-        sample.obs, sample.action, sample.reward, sample.discount, sample.next_obs, weight, torch.arange(64)
-    )
-    one, other = case.learner(), case.learner()
-    for agent in (one, other):
-        if getattr(agent.policy, "normalizer", None) is not None:
-            # Weights do not apply to the normalizer: keep it constant.
-            agent.policy.normalizer.update = lambda x, weight: (x.mean(0), x.var(0))
-    torch.manual_seed(2)
-    outcome = one.update(weighted)
-    torch.manual_seed(2)
-    by_hand = float(other.update(half).metrics["loss/critic"])
-    assert float(outcome.metrics["loss/critic"]) == pytest.approx(by_hand, rel=1e-4)
+    weight = torch.arange(64) % 2 * 2.0
+    sample = replace(case.batch(), weight=weight, index=torch.arange(64))
+    outcome = first_update(case, sample)
+    loss = float(outcome.metrics["loss/critic"])
+    if isinstance(case.config, FlashSACConfig):
+        # BatchNorm: leaving out rows changes the others. Rewards of rows without weight change nothing, and
+        # opposite weights have the mean of the unweighted loss.
+        other = replace(sample, reward=torch.where(weight == 0, -9.0, sample.reward))
+        assert float(first_update(case, other).metrics["loss/critic"]) == pytest.approx(loss, rel=1e-6)
+        other = first_update(case, replace(sample, weight=2 - weight)).metrics["loss/critic"]
+        plain = first_update(case, replace(sample, weight=None)).metrics["loss/critic"]
+        assert (loss + float(other)) / 2 == pytest.approx(float(plain), rel=1e-4) and loss != float(other)
+    else:
+        obs, next_obs = ({k: x[1::2] for k, x in each.items()} for each in (sample.obs, sample.next_obs))
+        half = Transition(obs, sample.action[1::2], sample.reward[1::2], sample.discount[1::2], next_obs)
+        assert loss == pytest.approx(float(first_update(case, half).metrics["loss/critic"]), rel=1e-4)
     assert outcome.priority.shape == (64,) and (outcome.priority >= 0).all()
 
 
@@ -199,7 +234,7 @@ def test_experience_and_unsupported_reason(case):
     assert isinstance(case.config.experience, NStep)
     assert case.config.unsupported_reason(case.spec) is None
     if isinstance(case.spec.action, Discrete):
-        assert "Use FastTD3, TD3, DDPG or SAC" in case.config.unsupported_reason(SPEC)
+        assert "Use FastTD3, TD3, DDPG, SAC or FlashSAC" in case.config.unsupported_reason(SPEC)
     else:
         assert "Use DQN, C51 or Rainbow" in case.config.unsupported_reason(CHOICES)
 

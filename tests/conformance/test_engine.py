@@ -130,6 +130,7 @@ def test_target_ends_the_run_at_the_first_evaluation_that_reaches_it(engine):
         assert result.counters.env_steps == 60 and len(observer.evaluations) == 2
 
 
+@pytest.mark.reliability("R2")
 def test_stopped_run_is_saved_and_can_be_resumed(engine, tmp_path):
     observer, close_log = RecordingObserver(stop_at=40), tmp_path / "closed"
     result = engine.run(evaluated_counter(close_log=str(close_log)), Until(env_steps=10**9), 0, observer)
@@ -145,6 +146,7 @@ def test_stopped_run_is_saved_and_can_be_resumed(engine, tmp_path):
         assert result.counters.updates == 10
 
 
+@pytest.mark.reliability("R4")
 def test_checkpoint_of_one_engine_can_be_resumed_by_another():
     first, second = RecordingObserver(), RecordingObserver()
     inline, processes = ENGINES["inline"], ENGINES["processes"]
@@ -156,6 +158,7 @@ def test_checkpoint_of_one_engine_can_be_resumed_by_another():
     assert again.counters.updates == result.counters.updates
 
 
+@pytest.mark.reliability("T5")
 def test_error_in_a_step_is_raised_and_all_roles_are_closed(engine, tmp_path):
     close_log = tmp_path / "closed"
     program = single_counter(fails_at=7, close_log=str(close_log))
@@ -189,6 +192,12 @@ def test_notes_of_roles_are_passed_on_once(engine):
     assert observer.notes == ["dropped 3 rows"]
 
 
+def test_notes_made_during_the_run_are_passed_on_once(engine):
+    observer = RecordingObserver()
+    engine.run(single_counter(third_step_note="compiled"), Until(env_steps=50), 0, observer)
+    assert observer.notes == ["compiled"]
+
+
 def test_counts_of_several_roles_are_summed(engine):
     program = Program("two")
     program.add("one", Counter)
@@ -215,6 +224,7 @@ def test_host_that_is_missing_in_the_checkpoint_starts_without_state():
     assert 0 < resumed.saves[-1][1]["two.count"] < 10**6
 
 
+@pytest.mark.reliability("R2")
 def test_no_message_is_lost_and_the_states_of_a_checkpoint_are_consistent(engine):
     observer = RecordingObserver()
     result = engine.run(producer_and_store("both"), Until(env_steps=300), 0, observer)
@@ -263,6 +273,7 @@ def test_large_messages_arrive_complete(engine):
     assert sent - (0 if is_exact(engine) else 2) <= len(numbers) <= sent  # the last ones may be in flight
 
 
+@pytest.mark.reliability("R2")
 def test_periodic_checkpoints_are_consistent_with_their_counters(engine):
     observer = RecordingObserver()
     frequent = dataclasses.replace(engine, checkpoint_s=1e-9)

@@ -10,7 +10,7 @@ import torch
 
 from troop.core.env import Continuous, EnvConfig, Step
 from troop.core.errors import SetupProblem
-from troop.envs import EnvPool, Gymnasium, Toy, preprocessing
+from troop.envs import EnvPool, FrameConfig, Gymnasium, Toy, preprocessing
 
 SHORT_EPISODES = (("max_episode_steps", 7),)
 
@@ -28,7 +28,8 @@ class Case:
 def _toy_cases() -> dict[str, Case]:
     cases = {}
     for autoreset in ("same_step", "next_step"):
-        for name, ends in {"Clock": "truncated", "Countdown": "terminated", "PointMass": "truncated"}.items():
+        ends_of = {"Clock": "truncated", "Countdown": "terminated", "PointMass": "truncated"}
+        for name, ends in (ends_of | {"Reach": "truncated"}).items():
             config = Toy(name, 3, limit=7, autoreset=autoreset)
             cases[f"toy-{name}-{autoreset}"] = Case(config, ends, autoreset)
         chain = Toy("Chain", 3, limit=3, autoreset=autoreset)
@@ -42,11 +43,13 @@ def _gymnasium_cases() -> dict[str, Case]:
     cases = {}
     for mode in ("same_step", "next_step", "disabled"):
         autoreset = "next_step" if mode == "next_step" else "same_step"
-        for vectorize in ("sync", "async"):
-            pendulum = Gymnasium("Pendulum-v1", 3, mode, vectorize, SHORT_EPISODES)
-            cases[f"gym-pendulum-{mode}-{vectorize}"] = Case(pendulum, "truncated", autoreset, "pendulum")
-            cartpole = Gymnasium("CartPole-v1", 3, mode, vectorize)
-            cases[f"gym-cartpole-{mode}-{vectorize}"] = Case(cartpole, "terminated", autoreset)
+        for workers in (0, 2):
+            pendulum = Gymnasium("Pendulum-v1", 3, mode, workers, SHORT_EPISODES)
+            cases[f"gym-pendulum-{mode}-{workers}-workers"] = Case(
+                pendulum, "truncated", autoreset, "pendulum"
+            )
+            cartpole = Gymnasium("CartPole-v1", 3, mode, workers)
+            cases[f"gym-cartpole-{mode}-{workers}-workers"] = Case(cartpole, "terminated", autoreset)
     return cases
 
 
@@ -57,6 +60,16 @@ CASES = {
         EnvPool("Pendulum-v1", 3, 1, SHORT_EPISODES), "truncated", "next_step", "pendulum"
     ),
     "envpool-cartpole": Case(EnvPool("CartPole-v1", 3, 1), "terminated", "next_step"),
+    "envpool-cartpole-frames": Case(
+        EnvPool("CartPole-v1", 3, 1, frames=FrameConfig(repeat=2)), "terminated", "same_step"
+    ),
+    "gym-pendulum-frames": Case(
+        Gymnasium(
+            "Pendulum-v1", 3, "next_step", settings=(("max_episode_steps", 14),), frames=FrameConfig(2)
+        ),
+        "truncated",
+        "same_step",
+    ),
     "envpool-cheetah": Case(EnvPool("HalfCheetah-v5", 3, 1, SHORT_EPISODES), "truncated", "next_step"),
     "envpool-walker": Case(EnvPool("WalkerWalk-v1", 3, 1, SHORT_EPISODES), "truncated", "next_step"),
     "envpool-lander": Case(EnvPool("LunarLander-v3", 3, 1, SHORT_EPISODES), "truncated", "next_step"),

@@ -96,6 +96,7 @@ def test_next_obs_is_n_steps_after_obs_in_the_same_stream(make, spec):
     assert int((before % 50).min()) == 4 and int((before % 50).max()) == 19 - n  # sixteen rows per stream
 
 
+@pytest.mark.reliability("R1")
 def test_restored_replay_returns_bit_equal_batches(make, spec):
     replay, other = filled(make, spec, 20), make(spec)
     replay.sample(5)

@@ -5,12 +5,12 @@ import copy
 import pytest
 import torch
 
-from troop.algorithms import DQNConfig, SACConfig, TD3Config
+from troop.algorithms import DQNConfig, FlashSACConfig, SACConfig, TD3Config
 from troop.core.system import Evaluation, RunSettings
 from troop.engines.host import Host
 from troop.envs import Toy
 from troop.roles.learner import LearnerConfig
-from troop.roles.trainer import UpdateSchedule
+from troop.roles.update_schedule import UpdateSchedule
 from troop.systems import PQL, Apex, Gorila, Sync
 
 SMALL = {"actor_hidden": (8,), "critic_hidden": (8,), "v_min": -10.0, "v_max": 10.0}
@@ -21,6 +21,7 @@ ALGORITHMS = {
     "ddpg": TD3Config(atoms=0, critics=1, policy_delay=1, policy_noise=0.0, target_policy=True, **SMALL),
     "fast_td3, simbav2": TD3Config(atoms=11, net="simbav2", **SMALL),
     "sac": SACConfig(actor_carries_critic=True, **SMALL),
+    "flash_sac": FlashSACConfig(actor_width=4, critic_width=4, atoms=11, n_step=3),
 }
 SETTINGS = RunSettings(3, "cpu", Evaluation(episodes=2))
 SYSTEMS = {  # with the updates of fifty rounds: two per round, after six rows per env
@@ -154,6 +155,7 @@ SPLIT_ALGORITHMS = {
     "scalar": TD3Config(atoms=0, n_step=3, policy_noise=0.2, **SMALL),
     "element-wise": TD3Config(atoms=11, categorical_min="elementwise_min", **SMALL),
     "sac": SACConfig(actor_hidden=(8,), critic_hidden=(8,)),
+    "flash_sac": FlashSACConfig(actor_width=4, critic_width=4, atoms=11),
 }
 SPLIT_SYSTEMS = {
     "pql": PQL(4.0, 2.0, batch_size=16, replay_capacity=400, learning_starts=6, recreate_every=20),

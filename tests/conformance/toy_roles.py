@@ -8,13 +8,16 @@ from troop.core.remote import Prefetch, batched, call_async, readonly, send
 class Counter:
     """Counts its steps; each step reports ten env steps and one update."""
 
-    def __init__(self, fails_at=None, notes=(), close_log=None):
+    def __init__(self, fails_at=None, notes=(), close_log=None, third_step_note=None):
         self.count, self.fails_at, self.notes, self.close_log = 0, fails_at, list(notes), close_log
+        self.third_step_note = third_step_note
 
     def step(self):
         self.count += 1
         if self.count == self.fails_at:
             raise ZeroDivisionError("the seventh step is broken")
+        if self.count == 3 and self.third_step_note:
+            self.notes.append(self.third_step_note)
         return {"count/env_steps": 10, "count/updates": 1, "loss": float(self.count)}
 
     def steps(self):

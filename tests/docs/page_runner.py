@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 from page_blocks import ROOT, SHELL, Block, blocks
 
-from troop import experiment as experiment_module
 from troop.cli.main import run as troop
 from troop.cli.train import MANY_HOSTS
 from troop.compare import child, session
 from troop.core.engine import Until
 from troop.experiment import Experiment
+from troop.suites.registry import SUITES, find_suite
 
 ENV_STEPS = 64  # of each run
 ENVS = 4  # at most
@@ -69,16 +69,15 @@ def shortened() -> Iterator[None]:
         longer = dataclasses.replace(self, until=Until(env_steps=done + ENV_STEPS))
         return resume(shorter(longer, done + ENV_STEPS), directory, *args, **kwargs)
 
-    def in_process(self: session.Session, recipe: str, seed: int, errors: Path) -> int:
+    def in_process(self: session.Session, argv: list[str], errors: Path) -> int:
         errors.touch()
-        return child.run(self.folder, recipe, seed)
+        *allow, folder, recipe, seed = argv[len(session.COMMAND) :]
+        return child.run(Path(folder), recipe, int(seed), allow)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Experiment, "run", short_run)
         patch.setattr(Experiment, "resume", short_resume)
         patch.setattr(session.Session, "_run_child", in_process)
-        for table in ("CONFIG_CLASSES", "FIELD_TYPES"):  # pages may register classes of their own
-            patch.setattr(experiment_module, table, dict(getattr(experiment_module, table)))
         yield
 
 
@@ -135,7 +134,9 @@ class PageRunner:
         verb = argv[0]
         if verb in ("resume", "eval", "play"):
             self.provide(argv[1])
-        if verb == "compare":
+        if verb == "suite":
+            argv = few_tasks(argv)
+        if verb in ("compare", "suite"):
             argv = short_comparison(argv)
         if verb == "train":
             argv = in_one_thread(argv)
@@ -146,7 +147,15 @@ class PageRunner:
         if verb == "bench":
             argv = [*argv, "--seconds", "0.2"]
         key = tuple(without(argv, SKIPPED_FLAGS))
-        if "--run" not in argv and verb in ("train", "bench", "envs", "recipes", "doctor", "compare"):
+        if "--run" not in argv and verb in (
+            "train",
+            "bench",
+            "envs",
+            "recipes",
+            "doctor",
+            "compare",
+            "suite",
+        ):
             if key in _done:
                 return 0
             _done.add(key)
@@ -232,7 +241,7 @@ def in_one_thread(argv: list[str]) -> list[str]:
 
 
 def short_comparison(argv: list[str]) -> list[str]:
-    """Return `troop compare ARGV` with few env steps and one seed, or two where seeds are added.
+    """Return a comparison or suite ARGV with few env steps and one seed, or two where seeds are added.
 
     All runs use one thread: starting processes takes longer than the shortened runs.
     """
@@ -253,6 +262,14 @@ def short_comparison(argv: list[str]) -> list[str]:
             str(EPISODE_STEPS),
         ]
     return short
+
+
+def few_tasks(argv: list[str]) -> list[str]:
+    """Return `troop suite ARGV` with two tasks of a named suite."""
+    if len(argv) < 2 or argv[1] not in SUITES or "--tasks" in argv:
+        return argv
+    envs = find_suite(argv[1]).envs
+    return [*argv, "--tasks", envs[0], envs[4]]
 
 
 def without(argv: list[str], flags: tuple[str, ...]) -> list[str]:

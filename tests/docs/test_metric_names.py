@@ -6,15 +6,20 @@ import json
 import pytest
 from troop_docs import metrics_page
 
-from troop.api import experiment
+from troop.api import make_experiment
 from troop.core.engine import Until
 from troop.logs.metric_names import METRICS, describe
 
 RUNS = {  # system: recipe, env, env steps, engine
     "sync": ("sac", "toy:PointMass", 1200, "inline"),
+    "sync with flashsac": ("flashsac", "toy:PointMass", 1400, "inline"),
     "apex": ("apex-dqn", "CartPole-v1", 2000, "inline"),
     "gorila": ("gorila-dqn", "CartPole-v1", 1300, "inline"),
     "pql": ("pql", "toy:PointMass", 1200, "inline"),
+    "on-policy": ("ppo", "CartPole-v1", 13_000, "inline"),
+    "a3c": ("a3c", "CartPole-v1", 1000, "inline"),
+    "impala": ("impala", "CartPole-v1", 3000, "inline"),
+    "impala with appo": ("appo", "CartPole-v1", 3000, "inline"),
     "apex in processes": ("apex-dqn", "CartPole-v1", 1500, "processes"),
 }
 CONDITIONAL = ("the 57 Atari games with published scores", "more than 8 nodes of one kind")  # not run here
@@ -25,7 +30,7 @@ def emitted(tmp_path_factory):
     """The names of all metrics that short runs of each system write."""
     root, names = tmp_path_factory.mktemp("runs"), {}
     for label, (recipe, env, steps, engine) in RUNS.items():
-        short = experiment(recipe, env, engine=engine)
+        short = make_experiment(recipe, env, engine=engine)
         short = dataclasses.replace(
             short,
             until=Until(env_steps=steps),

@@ -68,13 +68,16 @@ def test_docstrings_become_valid_text():
     assert lines == [r"\ ``lock``\ ed \|x\| and \*y\* and name\_ ", "an unpaired ' mark"]
 
 
-def test_files_of_runs_and_comparisons_are_documented(tmp_path):
+def test_files_of_runs_comparisons_and_suites_are_documented(tmp_path):
     budget = ["--env-steps", "40", "--envs", "2", "--evaluation.episodes", "2"]
     assert troop(["train", "dqn", "--env", "CartPole-v1", *budget, "--run", str(tmp_path / "run")]) == 0
     assert files_page.unmatched(tmp_path / "run", files_page.RUN_FILES) == ([], [])
     compare = ["compare", "dqn", "--env", "CartPole-v1", *budget, "--seeds", "1"]
     assert troop([*compare, "--run", str(tmp_path / "compare")]) == 0
     assert files_page.unmatched(tmp_path / "compare", files_page.COMPARE_FILES) == ([], [])
+    suite = ["suite", "CartPole-v1", "--recipes", "dqn", *budget, "--seeds", "1"]
+    assert troop([*suite, "--run", str(tmp_path / "suite")]) == 0
+    assert files_page.unmatched(tmp_path / "suite", files_page.SUITE_FILES) == ([], [])
 
 
 @pytest.mark.parametrize("algorithm, most", [("FastTD3", 6), ("Ape-X DQN", 8)])
@@ -111,6 +114,12 @@ def test_flags_named_in_the_documentation_exist():
         for code in re.findall(r"`([^`\n]+)`", prose):
             for flag in re.findall(r"(?:^|\s)(--[a-z][\w.-]*)", code):
                 assert flag.replace("_", "-") in known, f"{page} names {flag}"
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "train"])
+def test_every_flag_of_a_verb_has_a_sentence(verb):
+    for action in parser_of(verb)._actions:
+        assert len((action.help or "").split()) > 2, f"troop {verb}: {action.option_strings or action.dest}"
 
 
 def _flags_of(verb):

@@ -1,14 +1,12 @@
 """check_capacity: memory and open files are checked before any host process starts."""
 
 import resource
-from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from troop.core.errors import SetupProblem
 from troop.core.program import Program
-from troop.engines import Processes
+from troop.engines import Processes, runtime
 from troop.engines.runtime import HOST_BYTES, HOST_FILES, OTHER_FILES, check_capacity
 
 
@@ -32,10 +30,11 @@ def new_limits(monkeypatch):
     limits = []
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (1000, 2000))
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limit: limits.append(limit))
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=600 * HOST_BYTES))
+    monkeypatch.setattr(runtime, "free_memory", lambda: 600 * HOST_BYTES)
     return limits
 
 
+@pytest.mark.reliability("S5")
 def test_too_little_memory_is_a_setup_problem_with_both_numbers(new_limits):
     with pytest.raises(SetupProblem, match=r"601 hosts need at least 12\.6 GB of memory and 12\.6") as caught:
         Processes().check(program_with(601))

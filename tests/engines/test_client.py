@@ -10,7 +10,14 @@ from troop.engines.rpc.client import Client
 from troop.engines.rpc.codec import call_prefix
 from troop.engines.rpc.connection import MAX_MESSAGE_BYTES, Connection, socket_pair
 from troop.engines.rpc.server import ServerConnection
-from troop.engines.rpc.shared_memory import MIN_SLOT_BYTES, FlowCounters, SlotPool, create_memfd
+from troop.engines.rpc.shared_memory import (
+    MAX_BUSY_SLOTS,
+    MAX_FREE_SLOTS,
+    MIN_SLOT_BYTES,
+    FlowCounters,
+    SlotPool,
+    create_memfd,
+)
 
 
 class FailingWaiter:
@@ -68,6 +75,23 @@ def test_slots_are_reused(edge):
     assert client.slots._created <= 2
 
 
+def test_open_files_of_a_sender_are_bounded_and_given_back():
+    """Small arrays in slots of 64 kB would otherwise open thousands of files before the mailbox is full."""
+    client, server = Client("server", FailingWaiter(), 1 << 30), ServerConnection("client")
+    connect(client, server)
+    sent = 0
+    with pytest.raises(TimeoutError, match="space in the mailbox of node"):
+        while sent < 10_000:
+            client.send("node", "add", (torch.zeros(10_000, dtype=torch.uint8),), {})
+            sent += 1
+            server.read_incoming(drain=True)  # into its inbox, so that the socket is not what blocks
+    assert sent == MAX_BUSY_SLOTS == len(client.slots._slots)
+    decode_all(server)
+    client.send("node", "add", (torch.zeros(100_000, dtype=torch.uint8),), {})
+    assert len(client.slots._slots) <= MAX_FREE_SLOTS + 2
+
+
+@pytest.mark.reliability("P1")
 def test_replaced_server_receives_unhandled_messages_in_order(edge):
     client, server = edge
     for i in range(5):
@@ -83,6 +107,7 @@ def test_replaced_server_receives_unhandled_messages_in_order(edge):
     assert not reply.done
 
 
+@pytest.mark.reliability("P1")
 def test_replaced_server_receives_handled_calls_without_reply_again(edge):
     client, server = edge
     client.call("node", "count", (1,), {})
@@ -93,6 +118,7 @@ def test_replaced_server_receives_handled_calls_without_reply_again(edge):
     assert decode_all(replacement) == [1]
 
 
+@pytest.mark.reliability("P4")
 def test_sends_of_a_replaced_client_are_handled_and_its_calls_are_dropped(edge):
     client, server = edge
     client.send("node", "add", (torch.ones(100_000, dtype=torch.uint8),), {})
@@ -103,6 +129,7 @@ def test_sends_of_a_replaced_client_are_handled_and_its_calls_are_dropped(edge):
     assert len(values) == 1 and torch.equal(values[0], torch.ones(100_000, dtype=torch.uint8))
 
 
+@pytest.mark.reliability("P1")
 def test_replaced_server_does_not_receive_sends_that_were_decoded_even_as_views(edge):
     client, server = edge
     server.zero_copy_prefixes = (call_prefix("node", "add"),)

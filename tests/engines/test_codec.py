@@ -136,6 +136,7 @@ def test_unsupported_types_are_rejected_by_name(value):
         pack([value])
 
 
+@pytest.mark.reliability("P8")
 def test_decoding_looks_up_only_dataclasses_and_named_tuples():
     path = b"os:system"
     with pytest.raises(TypeError, match="neither a dataclass nor a named tuple"):
@@ -164,3 +165,34 @@ def test_messages_that_differ_only_in_numbers_and_array_contents_share_a_plan():
         version, weights = round_trip((i, {"a": torch.full((3,), float(i)), 5: i / 2}))
         assert version == i and weights["a"][0] == i and weights[5] == i / 2
     assert len(_PLANS) == plans
+
+
+@pytest.mark.reliability("P8")
+@given(st.binary(max_size=200))
+def test_garbage_is_an_error_or_a_plain_value(data):
+    try:
+        value = unpack(data, b"")
+    except Exception:
+        return
+    assert isinstance(
+        value, int | float | str | bytes | list | tuple | dict | np.ndarray | torch.Tensor | None
+    )
+
+
+@pytest.mark.reliability("P8")
+@given(st.data())
+def test_damaged_message_yields_arrays_within_the_payload_or_an_error(data):
+    packed = pack({"obs": torch.arange(12.0).view(3, 4), "count": 3, "name": "actor", "rows": [1, 2.5, None]})
+    meta, block = bytearray(packed.meta), bytearray(packed.size)
+    packed.copy_to(address_of(block))
+    for _ in range(data.draw(st.integers(1, 4))):
+        meta[data.draw(st.integers(0, len(meta) - 1))] = data.draw(st.integers(0, 255))
+    meta = meta[: data.draw(st.integers(0, len(meta)))]
+    try:
+        value = unpack(bytes(meta), block)
+    except Exception:
+        return
+    start, end = address_of(block), address_of(block) + len(block)
+    for array in value.values() if isinstance(value, dict) else []:
+        if isinstance(array, torch.Tensor) and array.numel():
+            assert start <= array.data_ptr() and array.data_ptr() + array.nbytes <= end

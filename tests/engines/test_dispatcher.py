@@ -124,6 +124,7 @@ def test_calls_behind_a_joined_call_keep_their_order():
     assert third.result().tolist() == [1, 2, 3, 4] and first.result().tolist() == [1]
 
 
+@pytest.mark.reliability("P8")
 def test_private_and_missing_methods_cannot_be_called():
     for method in ("_hidden", "nothing"):
         server = Server(Adder())

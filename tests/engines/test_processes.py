@@ -31,6 +31,7 @@ def pids():
 
 
 @pytest.mark.parametrize("victim", ["store", "learner", "sender", "evaluator"])
+@pytest.mark.reliability("K1", "T6")
 def test_killed_host_is_restarted_and_messages_are_neither_lost_nor_repeated(victim, pids):
     observer = RecordingObserver(pids, victim)
     result = Processes(**ENGINE).run(fault_program(), Until(env_steps=100_000), 0, observer)
@@ -51,6 +52,7 @@ def test_killed_host_is_restarted_and_messages_are_neither_lost_nor_repeated(vic
     assert victim == "store" or 0 <= unreported <= (2000 if victim == "sender" else 0)
 
 
+@pytest.mark.reliability("K6")
 def test_restarted_host_continues_from_the_newest_checkpoint(pids):
     observer = RecordingObserver(pids, "learner", after=300)
     engine = Processes(**ENGINE | {"checkpoint_s": 0.1})
@@ -63,6 +65,7 @@ def test_restarted_host_continues_from_the_newest_checkpoint(pids):
 @pytest.mark.parametrize(
     "fault, reason", [("abort", "SIGABRT"), ("exit", "exit code 3"), ("raise", "simulator")]
 )
+@pytest.mark.reliability("K10")
 def test_crashed_host_is_restarted_and_named_in_a_note(fault, reason, tmp_path, pids):
     observer = RecordingObserver(pids)
     program = fault_program(fault=fault, marker=str(tmp_path / "once"))
@@ -71,6 +74,7 @@ def test_crashed_host_is_restarted_and_named_in_a_note(fault, reason, tmp_path, 
     assert any("sender" in note and reason in note for note in observer.notes)
 
 
+@pytest.mark.reliability("S1")
 def test_hanging_host_is_reported_with_its_stack_and_restarted(tmp_path, pids):
     observer = RecordingObserver(pids)
     program = fault_program(fault="hang", marker=str(tmp_path / "once"))
@@ -81,6 +85,7 @@ def test_hanging_host_is_reported_with_its_stack_and_restarted(tmp_path, pids):
     )
 
 
+@pytest.mark.reliability("K9")
 def test_crash_loop_ends_the_run_with_a_checkpoint_and_the_first_reason(pids):
     observer = RecordingObserver(pids)
     program = fault_program(fault="raise", fault_at=5)
@@ -100,6 +105,7 @@ def test_role_that_cannot_be_built_ends_the_run_at_once(pids):
         Processes(**ENGINE).run(program, Until(env_steps=10), 0, RecordingObserver(pids))
 
 
+@pytest.mark.reliability("S3")
 def test_full_mailbox_blocks_the_sender_and_loses_nothing(tmp_path, pids):
     gate = tmp_path / "gate"
     program = Program("paused")
@@ -133,6 +139,7 @@ def test_time_shares_of_each_role_are_logged_and_add_up_to_one(pids):
         assert all(0 <= share <= 1 for share in shares) and sum(shares) == pytest.approx(1, abs=0.001)
 
 
+@pytest.mark.reliability("K8")
 def test_spawned_hosts_exit_when_the_driver_is_killed(tmp_path, pids):
     """tests/systems/test_lifecycle.py covers hosts of a fork server."""
     command = [sys.executable, str(HERE / "signalled_run.py"), str(tmp_path / "pids"), "spawn"]

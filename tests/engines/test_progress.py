@@ -28,6 +28,7 @@ def test_reading_the_counters_repeatedly_does_not_count_twice():
     assert [progress.counters().skipped_updates for _ in range(3)] == [3, 3, 3]
 
 
+@pytest.mark.reliability("R7")
 def test_counters_of_a_resumed_run_continue():
     progress = RunProgress(Counters(env_steps=100, updates=5, wall_s=60.0))
     progress.add({"count/env_steps": 1})

@@ -51,6 +51,7 @@ def survivors(pids, seconds):
 
 
 @pytest.mark.parametrize("victim", ["store", "learner", "sender"])
+@pytest.mark.reliability("K1")
 def test_killed_host_is_restarted_and_messages_are_neither_lost_nor_repeated(victim, pids):
     observer = RecordingObserver(pids, victim, steps_after_restart=50)
     result = Ray(**ENGINE).run(fault_program(), Until(env_steps=100_000), 0, observer)
@@ -64,6 +65,7 @@ def test_killed_host_is_restarted_and_messages_are_neither_lost_nor_repeated(vic
     assert observer.saves[-1]["store.restarts"] == (victim == "store")
 
 
+@pytest.mark.reliability("K6")
 def test_restarted_learner_continues_from_the_newest_checkpoint(pids):
     observer = RecordingObserver(pids, "learner", after=150, steps_after_restart=50)
     result = Ray(**ENGINE | {"checkpoint_s": 0.3}).run(fault_program(), Until(env_steps=100_000), 0, observer)
@@ -72,6 +74,7 @@ def test_restarted_learner_continues_from_the_newest_checkpoint(pids):
 
 
 @pytest.mark.parametrize("fault, reason", [("abort", "Ray worker died"), ("raise", "simulator is gone")])
+@pytest.mark.reliability("K10")
 def test_crashed_host_is_restarted_and_named_in_a_note(fault, reason, tmp_path, pids):
     observer = RecordingObserver(pids)
     program = fault_program(fault=fault, marker=str(tmp_path / "once"))
@@ -80,6 +83,7 @@ def test_crashed_host_is_restarted_and_named_in_a_note(fault, reason, tmp_path, 
     assert any("sender" in note and reason in note for note in observer.notes)
 
 
+@pytest.mark.reliability("S1")
 def test_hanging_host_is_reported_with_its_stack_and_restarted(tmp_path, pids):
     observer = RecordingObserver(pids)
     program = fault_program(fault="hang", marker=str(tmp_path / "once"))
@@ -88,6 +92,7 @@ def test_hanging_host_is_reported_with_its_stack_and_restarted(tmp_path, pids):
     assert any("no heartbeat" in note and "hang_for_ever" in note for note in observer.notes)
 
 
+@pytest.mark.reliability("K9")
 def test_crash_loop_ends_the_run_with_a_checkpoint_and_the_first_reason(pids):
     observer = RecordingObserver(pids)
     with pytest.raises(TrainingFault, match=r"sender died 2 times.*OSError: the simulator is gone") as caught:
@@ -106,6 +111,7 @@ def test_role_that_cannot_be_built_ends_the_run_at_once(pids):
         Ray(**ENGINE).run(program, Until(env_steps=10), 0, RecordingObserver(pids))
 
 
+@pytest.mark.reliability("S3")
 def test_full_mailbox_blocks_the_sender_and_loses_nothing(tmp_path, pids):
     gate = tmp_path / "gate"
     program = Program("paused")
@@ -178,12 +184,14 @@ def test_bad_input_is_rejected_before_anything_starts(flags, text):
         Ray(**ENGINE, **flags).run(fault_program(), Until(env_steps=10), 0, RecordingObserver([]))
 
 
+@pytest.mark.reliability("P7")
 def test_node_with_another_version_is_rejected_with_both_versions(pids, monkeypatch):
     monkeypatch.setattr(ray_pool, "VERSION", "9.9.9")
     with pytest.raises(SetupProblem, match=r"127\.0\.0\.1 has troop [\d.]+ and this machine has 9\.9\.9"):
         Ray(**ENGINE).run(fault_program(), Until(env_steps=10), 0, RecordingObserver(pids))
 
 
+@pytest.mark.reliability("X11", "X13")
 def test_node_without_token_authentication_is_rejected(local_ray):
     import ray
 
@@ -191,6 +199,22 @@ def test_node_without_token_authentication_is_rejected(local_ray):
     pool.configure(None, 1.0, secure=True)
     with pytest.raises(SetupProblem, match=r"runs Ray without token authentication.*--engine.insecure"):
         pool._admit(pool.hosts["store"], None, troop_version, ray.nodes()[0]["NodeID"], "disabled")
+
+
+@pytest.mark.reliability("X6")
+def test_local_ray_accepts_connections_only_from_this_machine(local_ray):
+    import psutil
+    import ray
+
+    assert {node["NodeManagerAddress"] for node in ray.nodes()} == {"127.0.0.1"}
+    ours = {process.pid for process in psutil.Process().children(recursive=True)}
+    open_to_all = [
+        connection.laddr
+        for connection in psutil.net_connections("inet")
+        if connection.pid in ours and connection.status == psutil.CONN_LISTEN
+        and not connection.laddr.ip.startswith(("127.", "::1", "::ffff:127."))
+    ]  # fmt: skip
+    assert not open_to_all
 
 
 RUN_ONCE = """
@@ -225,6 +249,7 @@ except TroopError as error:
         ("local", False, {"RAY_AUTH_MODE": "disabled"}, "BadInput RAY_AUTH_MODE is 'disabled'; unset it"),
     ],
 )
+@pytest.mark.reliability("X13")
 def test_failed_connection_is_reported_in_one_sentence(address, insecure, environ, text, tmp_path):
     process = run_once(address, insecure, environ, tmp_path)
     assert process.stdout.startswith(text) and process.stdout.count("\n") == 1, process.stderr
@@ -242,6 +267,7 @@ def run_once(address, insecure, environ, home):
     )
 
 
+@pytest.mark.reliability("P2")
 def test_silent_address_is_given_up_after_the_connect_limit(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections and never responds
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -264,6 +290,7 @@ def launch(path):
     return process, [int(pid) for pid in path.read_text().split()]
 
 
+@pytest.mark.reliability("K8")
 def test_hosts_exit_when_the_driver_is_killed(tmp_path):
     process, hosts = launch(tmp_path / "pids")
     assert len(hosts) == 3 and all(process_alive(pid) for pid in hosts)
@@ -272,6 +299,7 @@ def test_hosts_exit_when_the_driver_is_killed(tmp_path):
     assert not survivors(hosts, seconds=10)
 
 
+@pytest.mark.reliability("T1")
 def test_ctrl_c_stops_the_run_with_a_checkpoint(tmp_path):
     process, hosts = launch(tmp_path / "pids")
     os.killpg(process.pid, signal.SIGINT)  # to the whole process group, as a terminal does

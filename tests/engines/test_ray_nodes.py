@@ -28,6 +28,7 @@ def wait_until(condition, machines, seconds):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("loss", ["kill", "disconnect"])
+@pytest.mark.reliability("P2", "P6")
 def test_roles_of_a_lost_machine_restart_on_another(loss):
     if reason := unsupported_reason():
         pytest.skip(reason)
@@ -49,7 +50,8 @@ def test_roles_of_a_lost_machine_restart_on_another(loss):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not os.environ.get("TROOP_LONG_TESTS"), reason="takes minutes; set TROOP_LONG_TESTS=1")
+@pytest.mark.long
+@pytest.mark.reliability("P6")
 def test_apex_learns_on_two_machines_and_survives_the_loss_of_one():
     if reason := unsupported_reason():
         pytest.skip(reason)
@@ -86,6 +88,7 @@ def both_actors_step(metrics):
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.reliability("P6")
 def test_roles_of_a_lost_node_restart_in_an_emulated_cluster(tmp_path):
     """Used where namespaces are not permitted: Ray emulates a cluster, all nodes at one address."""
     if unsupported_reason() is None:

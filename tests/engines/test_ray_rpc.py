@@ -152,6 +152,7 @@ def test_full_mailbox_blocks_the_sender():
         client.send("replay", "add", (0,), {})
 
 
+@pytest.mark.reliability("P1")
 def test_replacement_server_receives_the_unhandled_messages_in_order():
     client, waiter, server = attached_client()
     client.send("replay", "add", (1,), {})
@@ -170,6 +171,7 @@ def test_replacement_server_receives_the_unhandled_messages_in_order():
     assert reply.ready() and reply.result() == 7
 
 
+@pytest.mark.reliability("P1", "P4")
 def test_connection_error_is_retried_and_stale_generation_is_raised():
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'trooprl[ray]'")
     from ray.exceptions import ActorDiedError, ActorUnavailableError

@@ -105,6 +105,7 @@ def kill(supervisor, pool, clock, name):
     return pool.spawned[-1][1] - died
 
 
+@pytest.mark.reliability("K9")
 def test_restart_delay_doubles_with_each_death_of_a_host_up_to_a_maximum(clock):
     supervisor, pool, notes, _ = started_supervisor(restarts=20)
     delays = [kill(supervisor, pool, clock, "sender") for _ in range(9)]
@@ -114,6 +115,7 @@ def test_restart_delay_doubles_with_each_death_of_a_host_up_to_a_maximum(clock):
     assert supervisor.restarts == 10 and "sender died (killed by SIGKILL); restart 9 of 20" in notes
 
 
+@pytest.mark.reliability("K9")
 def test_exceeded_restart_budget_ends_the_run_and_reports_the_first_death(clock):
     supervisor, pool, _, _ = started_supervisor(restarts=2)
     failure = ("failed", "sender", "step()", "OSError", "no simulator", False, "Traceback of the first")
@@ -160,6 +162,7 @@ def test_only_hosts_that_restore_state_get_their_part_of_the_checkpoint(clock):
     ]
 
 
+@pytest.mark.reliability("S1")
 def test_host_without_heartbeat_is_reported_with_its_stack_trace(clock):
     supervisor, _, notes, _ = started_supervisor(step_s=60.0)
     clock.now += 59.0

@@ -15,7 +15,10 @@ def test_resolve_accepts_prefixed_and_bare_ids():
     assert resolve("gym:CartPole-v1", 2) == Gymnasium("CartPole-v1", 2)
     assert resolve("toy:Chain", 3) == Toy("Chain", 3)
     assert resolve("Blackjack-v1").id == "Blackjack-v1"
-    assert resolve("my.module:Env") == Gymnasium("my.module:Env")
+    id = "gymnasium.envs.classic_control:PendulumEnv"
+    assert resolve(id) == Gymnasium(id)
+    with pytest.raises(BadInput, match=r"no module 'my\.module'"):
+        resolve("my.module:Env")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from troop.core.config_json import decode
 from troop.core.env import Continuous, Discrete, Field
 from troop.core.errors import BadInput
 from troop.envs import Gymnasium
@@ -68,9 +69,9 @@ def user_modules(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", ["same_step", "next_step", "disabled"])
-@pytest.mark.parametrize("vectorize", ["sync", "async"])
-def test_nested_observations_of_a_user_class(user_modules, mode, vectorize):
-    cfg = Gymnasium("user_module:Mixed", 2, mode, vectorize)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_nested_observations_of_a_user_class(user_modules, mode, workers):
+    cfg = Gymnasium("user_module:Mixed", 2, mode, workers)
     assert cfg.spec.obs == {"obs": Field((7,)), "privileged": Field((2,))}
     assert cfg.spec.action == Continuous(2)
     env = cfg.make(0)
@@ -118,6 +119,7 @@ def test_registered_ids_functions_and_settings_of_a_user_module(user_modules):
         ("CartPol-v1", "did you mean 'CartPole-v1'"),
     ],
 )
+@pytest.mark.reliability("C5")
 def test_user_errors_are_explained(user_modules, id, message):
     with pytest.raises(BadInput, match=message):
         _ = Gymnasium(id).spec
@@ -126,6 +128,12 @@ def test_user_errors_are_explained(user_modules, id, message):
 def test_unknown_constructor_arguments_are_named(user_modules):
     with pytest.raises(BadInput, match="weight"):
         Gymnasium("user_module:Mixed", settings=(("weight", 3),)).make(0)
+
+
+def test_a_config_of_an_older_version_is_read():
+    """`vectorize` was replaced by `workers`."""
+    data = {"kind": "Gymnasium", "id": "CartPole-v1", "envs": 2, "vectorize": "async"}
+    assert decode(data, {"Gymnasium": Gymnasium}.__getitem__) == Gymnasium("CartPole-v1", 2)
 
 
 def test_neighbouring_seeds_share_no_env():

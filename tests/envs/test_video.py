@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from troop.core.errors import BadInput, SetupProblem
-from troop.envs import EnvPool, Toy, record_video, write_video
+from troop.envs import EnvPool, FrameConfig, Toy, record_video, write_video
 
 
 def test_record_and_write_a_video_of_cartpole(tmp_path):
@@ -22,6 +22,19 @@ def test_record_and_write_a_video_of_cartpole(tmp_path):
     pytest.importorskip("imageio_ffmpeg")
     for name in ("video.mp4", "video.gif"):
         assert write_video(tmp_path / "new" / name, video.frames).stat().st_size > 500
+
+
+def test_a_video_repeats_actions_and_prepares_frames_as_training_does():
+    pytest.importorskip("envpool")
+    shapes = []
+
+    def act(obs):
+        shapes.append(tuple(obs["obs"].shape))
+        return torch.zeros(1, 3)
+
+    frames = FrameConfig(repeat=3, shrink=4, gray=True, stack=2)
+    video = record_video(EnvPool("CarRacing-v3", frames=frames), act, steps=2, frames=2, size=(64, 48))
+    assert shapes == [(1, 2, 24, 24)] * 2 and video.steps == 2 and len(video.frames) == 2
 
 
 def test_mujoco_is_rendered_or_the_error_names_the_missing_package():

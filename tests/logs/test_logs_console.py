@@ -44,6 +44,7 @@ ODD = dataclasses.replace(
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("progress", [FULL, BARE, ODD], ids=["full", "bare", "odd"])
+@pytest.mark.reliability("X9")
 def test_panel_fits_into_the_terminal(width, progress):
     terminal = Terminal(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     terminal.print(panel("fast-td3 on WalkerWalk-v1" * 4, "runs/a-long-name" * 9, progress, width))
@@ -67,6 +68,7 @@ def test_panel_fits_into_the_terminal(width, progress):
         assert "env faults 2, restarts 1" in text and "skipped" not in text and "512k of 1M rows" in text
 
 
+@pytest.mark.reliability("X9")
 def test_plain_lines_are_rare_and_have_no_escape_codes():
     now, stream = [0.0], io.StringIO()
     console = Console(stream, clock=lambda: now[0])
@@ -100,6 +102,27 @@ def test_last_live_panel_stays_on_the_screen():
     assert "evaluation 812 ± 20" in end and "99 " in end[end.rindex("a title") :]
     assert end.rindex("\x1b[?25h") > end.rindex("\x1b[?25l")  # the cursor is visible again
     console.stop()
+
+
+def test_stage_of_the_start_is_shown_until_the_first_line_or_erased():
+    stream = io.StringIO()
+    terminal = Terminal(file=stream, width=80, force_terminal=True, color_system=None)
+    console = Console(stream, terminal)
+    console.show_stage("td3 on Ant", "loading libraries")
+    assert "╭─ td3 on Ant" in stream.getvalue() and "loading libraries" in stream.getvalue()
+    console.start("td3 on Ant-v5", "seed 1", "building envs")
+    assert "building envs" in stream.getvalue() and "td3 on Ant-v5" in stream.getvalue()
+    console.show(FULL)
+    console.discard()  # a panel with a run stays
+    assert "1.25M" in stream.getvalue()[stream.getvalue().rindex("╭─") :]
+    stream.truncate(0)
+    console = Console(stream, terminal)
+    console.show_stage("td3 on Ant", "loading libraries")
+    console.discard()
+    assert "\x1b[2K" in stream.getvalue()[stream.getvalue().rindex("loading") :]  # erased
+    plain = io.StringIO()
+    Console(plain).show_stage("td3 on Ant", "loading libraries")
+    assert plain.getvalue() == ""
 
 
 class BrokenPipe(io.StringIO):

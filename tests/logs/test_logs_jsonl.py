@@ -54,6 +54,7 @@ def test_each_line_is_one_object_with_the_counters_first(tmp_path):
     metrics.close()
 
 
+@pytest.mark.reliability("R7")
 def test_resume_cuts_later_rows_and_the_incomplete_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     first = MetricsWriter(path)
@@ -91,6 +92,7 @@ def test_damaged_line_in_the_middle_keeps_the_other_rows(tmp_path):
     assert path.read_bytes() == good
 
 
+@pytest.mark.reliability("F4", "S4")
 def test_full_disk_is_reported_once_and_rows_are_written_later(tmp_path, monkeypatch):
     path, warnings = tmp_path / "metrics.jsonl", []
     metrics = MetricsWriter(path, warn=warnings.append)
@@ -148,6 +150,7 @@ def test_file_size_limit_delays_rows(tmp_path):
     assert [row["env_steps"] for row in rows(path)] == list(range(50))
 
 
+@pytest.mark.reliability("S4")
 def test_tensorboard_writes_events_and_never_raises(tmp_path, monkeypatch):
     pytest.importorskip("tensorboard")
     board = TensorBoard(tmp_path)
@@ -165,3 +168,22 @@ def test_tensorboard_writes_events_and_never_raises(tmp_path, monkeypatch):
     absent.write(1.0, 1, 1, {"loss": 1.0})
     absent.close()
     assert not absent.active
+
+
+def test_tensorboard_on_a_full_disk_is_reported_in_one_line(tmp_path, capfd):
+    pytest.importorskip("tensorboard")
+    warnings = []
+    board = TensorBoard(tmp_path, warn=warnings.append)
+    writer = board._writer.file_writer.event_writer._async_writer
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    writer._writer.write = fail
+    board._writer.add_scalar("loss", 1.0, 1)
+    writer._worker.join()  # its thread ends with the error
+    board.write(1.0, 10, 1, {"loss": 1.0})
+    board.write(1.0, 11, 1, {"loss": 1.0})
+    board.close()
+    assert len(warnings) == 1 and "No space left on device" in warnings[0]
+    assert capfd.readouterr().err == ""

@@ -6,7 +6,7 @@ import io
 import pytest
 from rich.console import Console as Terminal
 
-from troop.logs.bottleneck import bottleneck
+from troop.logs.bottleneck import bottleneck, split_bottleneck, time_split
 from troop.logs.console import line
 from troop.logs.flow import Flow, RatioReading, ratio_metrics, read_flow
 from troop.logs.panel import panel
@@ -231,9 +231,9 @@ def test_pql_groups_come_in_the_order_of_the_data_flow():
     ]  # fmt: skip
 
 
-def test_before_the_first_update_the_replay_fills():
+def test_before_the_first_update_data_are_collected():
     roles = groups(apex(0.97, learner=0.0, learner_waits=0.9), APEX)
-    assert "filling" in str(bottleneck(roles, AT_TARGET, updates=0))
+    assert "before the first update" in str(bottleneck(roles, AT_TARGET, updates=0))
     assert bottleneck([], AT_TARGET, 0) is None
 
 
@@ -310,7 +310,8 @@ def test_the_panel_shows_roles_within_the_terminal(width, height):
                  "123% of human", "bottleneck learner: busy 97%", "3.9 of 4 samp"):  # fmt: skip
         assert part in text
     assert height is None or len(rows) < max(height, 18)
-    assert width < 80 or "26 (10-41)" in text or "25.5 (10-41)" in text
+    assert width < 100 or "25.5 (10-41)" in text
+    assert width < 80 or "cores memory" in text
 
 
 def test_every_share_stays_within_its_bar():
@@ -319,6 +320,57 @@ def test_every_share_stays_within_its_bar():
     )
     for width in (60, 80, 120):
         assert {len(row) for row in draw(dataclasses.replace(SHOWN, roles=odd), width)} == {min(width, 110)}
+
+
+def test_cpu_and_memory_of_a_group_are_sums():
+    metrics = apex(actors=2)
+    for i, node in enumerate(("actor0", "actor1", "learner")):
+        metrics |= {f"role/{node}/cpu": 0.25 * (i + 1), f"role/{node}/memory_bytes": 4e8 * (i + 1)}
+    found = {group.name: group for group in groups(metrics, APEX)}
+    assert (found["actor"].cpu, found["actor"].memory_bytes) == (0.75, 1.2e9)
+    for width in (80, 120):
+        rows = draw(dataclasses.replace(SHOWN, roles=groups(metrics, APEX)), width)
+        assert any("actor x2" in row and "0.8  1.2GB" in row for row in rows)
+        assert {len(row) for row in rows} == {min(width, 110)}
+
+
+SPLIT = {"act": 0.05, "env": 0.3, "learn": 0.6, "evaluate": 0.04, "other": 0.01}
+
+
+def test_time_split_has_the_shares_of_one_thread():
+    split = time_split(act_s=1, env_s=6, learn_s=12, evaluation_s=1, total_s=25)
+    assert split == pytest.approx({"act": 0.04, "env": 0.24, "learn": 0.48, "evaluate": 0.04, "other": 0.2})
+    assert time_split(0, 0, 0, 5, 10) == {}
+    # Clocks of parts and of the whole are read at different moments; shares never exceed one.
+    assert sum(time_split(1, 1, 9, 0, 10).values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("split", "updates", "text"), [
+    (SPLIT, 5, "learn: 60% of the time, env 30%, act 5%"),
+    ({"act": 0.1, "env": 0.8, "learn": 0.1}, 5, "env: 80% of the time, act 10%, learn 10%"),
+    ({"act": 0.1, "env": 0.9, "learn": 0.0}, 0,
+     "env: 90% of the time; data are collected before the first update"),
+    ({"act": 0.1, "env": 0.35, "learn": 0.35, "other": 0.2}, 5,
+     "none: env 35%, learn 35%, other 20%, act 10%"),
+    ({}, 5, "None"),
+])  # fmt: skip
+def test_bottleneck_of_one_thread_is_its_largest_part(split, updates, text):
+    assert str(split_bottleneck(split, updates)) == text
+
+
+def test_panel_of_one_thread_shows_split_bottleneck_and_process():
+    text = str(split_bottleneck(SPLIT, 5))
+    shown = dataclasses.replace(
+        SHOWN, roles=[], split=SPLIT, bottleneck=text, cpu=1.94, memory_bytes=1.2e9, growing=["trainer"]
+    )
+    for width in (80, 120):
+        rows = draw(shown, width, 24)
+        drawn = "\n".join(rows)
+        for part in ("act 5%", "env 30%", "learn 60%", "evaluate 4%", "other 1%", f"bottleneck {text}",
+                     "1.9 cores   1.2GB of memory", "memory of trainer grows"):  # fmt: skip
+            assert part in drawn
+        assert {len(row) for row in rows} == {min(width, 110)}
+    assert "learn 60%" in line(shown) and "1.9 cores 1.2GB" in line(shown) and text in line(shown)
 
 
 def test_plain_lines_name_the_bottleneck():

@@ -67,7 +67,7 @@ def test_dueling_scales_only_the_gradient_of_shared_layers(shape):
     for net in (scaled, plain):
         net(rows(shape)).square().sum().backward()
     for (name, p), q in zip(scaled.named_parameters(), plain.parameters(), strict=True):
-        factor = 1 / math.sqrt(2) if name.startswith(("shared", "torso")) else 1.0
+        factor = 1 / math.sqrt(2) if name.startswith(("shared", "encoder")) else 1.0
         assert torch.allclose(p.grad, q.grad * factor, rtol=1e-4, atol=1e-6), name
 
 

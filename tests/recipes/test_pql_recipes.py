@@ -36,7 +36,7 @@ def test_paper_experiment_has_the_papers_settings(name):
     assert (
         algorithm.normalize_observations
         and algorithm.clipped_double_q
-        and algorithm.unsplittable_reason() is None
+        and algorithm.unsplittable_reason(experiment.env.spec) is None
     )
 
 
@@ -58,7 +58,7 @@ def test_noise_and_atoms_have_the_papers_values():
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("env", ["CartpoleSwingup-v1", "HalfCheetah-v5", "toy:PointMass"])
 def test_small_recipes_fit_every_family_of_envs(name, env):
-    experiment = api.experiment(name, env)
+    experiment = api.make_experiment(name, env)
     experiment.check()
     assert experiment.system.batch_size < 1000 and experiment.env.envs <= 128
     program = experiment.system.program(experiment.algorithm, experiment.env, experiment.settings())

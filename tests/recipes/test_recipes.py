@@ -21,7 +21,7 @@ PAPER = {
 
 @pytest.mark.parametrize("env", PAPER)
 def test_fasttd3_paper_has_the_settings_of_the_papers_table(env):
-    experiment = api.experiment("fasttd3-paper", env)
+    experiment = api.make_experiment("fasttd3-paper", env)
     algorithm, system = experiment.algorithm, experiment.system
     assert (
         experiment.env.envs,
@@ -43,8 +43,9 @@ def test_fasttd3_paper_has_the_settings_of_the_papers_table(env):
 
 
 CONTINUOUS = [
-    "fasttd3", "fasttd3-cpu", "fasttd3-paper", "fasttd3-simbav2", "td3", "ddpg", "sac", "fastsac",
-    "ddpg-sync", "apex-dpg", "pql", "pql-d", "pql-sac",
+    "fasttd3", "fasttd3-cpu", "fasttd3-paper", "fasttd3-simbav2", "td3", "td3-paper", "ddpg", "ddpg-paper",
+    "sac", "fastsac",
+    "flashsac", "ddpg-sync", "apex-dpg", "pql", "pql-d", "pql-sac", "pql-flashsac",
 ]  # fmt: skip
 
 
@@ -58,22 +59,22 @@ def test_all_recipes_train_humanoids_on_one_reward_and_evaluate_them_on_another(
 
 def test_only_g1_and_t1_get_the_tuned_reward():
     for name in ("fasttd3", "apex-dpg"):
-        env = api.experiment(name, "Go1JoystickFlatTerrain-v1").env
+        env = api.make_experiment(name, "Go1JoystickFlatTerrain-v1").env
         assert (env.settings, env.reward) == ((), "default")
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_fits_its_default_env_and_its_config_round_trips(name):
-    experiment = api.experiment(name)
+    experiment = api.make_experiment(name)
     experiment = dataclasses.replace(experiment, until=Until(env_steps=1))
     experiment.check()
     assert type(experiment).from_dict(experiment.to_dict()) == experiment
     nodes = experiment.system.program(experiment.algorithm, experiment.env, experiment.settings()).nodes
-    assert "evaluator" in nodes and nodes.keys() & {"trainer", "actor0", "bundle0", "actor"}
+    assert "evaluator" in nodes and nodes.keys() & {"trainer", "actor0", "bundle0", "worker0", "actor"}
 
 
 def test_number_of_envs_is_an_argument():
-    assert api.experiment("fasttd3", "Pendulum-v1", envs=7).env.envs == 7
+    assert api.make_experiment("fasttd3", "Pendulum-v1", envs=7).env.envs == 7
 
 
 def test_unknown_recipe_raises_with_similar_names():
@@ -164,7 +165,7 @@ def test_ddpg_sync_has_the_settings_of_the_pql_paper():
     ],
 )
 def test_small_recipes_fit_families_of_envs(name, env):
-    experiment = api.experiment(name, env)
+    experiment = api.make_experiment(name, env)
     experiment.check()
     assert max(experiment.algorithm.critic_hidden) <= 256 and experiment.system.schedule.overlap
     assert experiment.system.replay_capacity <= 1_000_000
@@ -176,7 +177,7 @@ def test_small_recipes_fit_families_of_envs(name, env):
 )
 def test_dqn_family_on_atari_anneals_epsilon_and_updates_as_dqn_zoo(name, warm_up, end, envs):
     """Epsilon decreases in a million env steps after the warm-up; four env steps have one update."""
-    experiment = api.experiment(name, "Pong-v5", envs=envs)
+    experiment = api.make_experiment(name, "Pong-v5", envs=envs)
     exploration, schedule = experiment.algorithm.exploration, experiment.system.schedule
     value = torch.zeros(1)
     for env_steps, epsilon in (
@@ -194,7 +195,7 @@ def test_dqn_family_on_atari_anneals_epsilon_and_updates_as_dqn_zoo(name, warm_u
 
 
 def test_rainbow_on_atari_explores_by_noise_alone_and_learns_after_20_000_env_steps():
-    experiment = api.experiment("rainbow", "Pong-v5", envs=1)
+    experiment = api.make_experiment("rainbow", "Pong-v5", envs=1)
     assert experiment.system.learning_starts == 20_000 and experiment.algorithm.target_period == 2000
     assert experiment.system.schedule.updates_per_step == 0.25
     values = {experiment.algorithm.exploration.update(torch.zeros(1), None, n).item() for n in (0, 10**6)}
@@ -203,12 +204,34 @@ def test_rainbow_on_atari_explores_by_noise_alone_and_learns_after_20_000_env_st
 
 @pytest.mark.parametrize("name", ["dqn", "rainbow", "dqn-cpu", "gorila-dqn"])
 def test_small_recipes_anneal_epsilon_from_the_first_step(name):
-    assert api.experiment(name).algorithm.epsilon_delay == 0
+    assert api.make_experiment(name).algorithm.epsilon_delay == 0
 
 
 @pytest.mark.parametrize("name, random_steps", [("td3", 25_000), ("ddpg", 10_000)])
 @pytest.mark.parametrize("envs", [1, 8, 7])
 def test_td3_and_ddpg_start_with_random_actions_and_learn_after_them(name, random_steps, envs):
-    experiment = api.experiment(name, "Pendulum-v1", envs=envs)
+    experiment = api.make_experiment(name, "Pendulum-v1", envs=envs)
     assert experiment.algorithm.random_steps == random_steps
     assert 0 <= experiment.system.learning_starts * envs - random_steps < envs
+
+
+@pytest.mark.parametrize("name", ["fasttd3", "td3", "ddpg", "pql", "pql-d", "apex-dpg", "ddpg-sync"])
+def test_deterministic_actors_are_kept_out_of_saturation_at_a_known_reward_scale(name):
+    algorithm = api.make_experiment(name, "BallInCupCatch-v1").algorithm
+    assert algorithm.preactivation_penalty == 1.0
+    assert algorithm.normalize_rewards and algorithm.experience.scale_rewards_to == 10.0
+    assert algorithm.noise_repeats == 0  # follows from the time limit
+
+
+@pytest.mark.parametrize("name", ["fasttd3-paper", "td3-paper", "ddpg-paper"])
+@pytest.mark.parametrize("env", ["BallInCupCatch-v1", "G1JoystickFlatTerrain-v1"])
+def test_papers_recipes_have_no_penalty_and_no_held_noise(name, env):
+    algorithm = api.make_experiment(name, env).algorithm
+    assert (algorithm.preactivation_penalty, algorithm.noise_repeats) == (0.0, 1)
+    assert not algorithm.normalize_rewards
+
+
+@pytest.mark.parametrize("name", ["fasttd3", "sac", "flashsac", "td3"])
+def test_settings_do_not_depend_on_the_task_within_a_suite(name):
+    tasks = ("BallInCupCatch-v1", "CheetahRun-v1", "HumanoidWalk-v1", "Ant-v5", "Pendulum-v1")
+    assert len({api.make_experiment(name, task).algorithm for task in tasks}) == 1

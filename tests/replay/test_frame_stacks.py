@@ -140,6 +140,7 @@ def test_torch_kernel_draws_the_same_windows():
     assert ((other // length).bincount() - (slots // length).bincount()).abs().max() <= 60
 
 
+@pytest.mark.reliability("T6")
 def test_replay_in_files_equals_one_in_memory_and_leaves_no_files(tmp_path):
     stream = StackedStream()
     in_memory, in_files = (
@@ -153,6 +154,7 @@ def test_replay_in_files_equals_one_in_memory_and_leaves_no_files(tmp_path):
     assert torch.equal(in_memory.sample(50).obs["obs"], in_files.sample(50).obs["obs"])
 
 
+@pytest.mark.reliability("S5")
 def test_replay_that_does_not_fit_is_rejected_with_the_numbers(tmp_path):
     with pytest.raises(SetupProblem, match=r"needs 70\d+\.\d+ GB on cpu but .* --system.replay-dir"):
         RingStorage(EnvSpec("a", {"obs": Field((4, 84, 84), torch.uint8, 4)}, Discrete(2), 1), 1, 10**9)

@@ -49,6 +49,27 @@ def test_ratio_is_kept_within_the_tolerance_whichever_side_is_faster(ratio, fast
     assert replay.limiter.samples_per_insert == pytest.approx(ratio, rel=0.15)
 
 
+@pytest.mark.parametrize("old, new", [(1.0, 8.0), (8.0, 1.0), (4.0, 0.0), (0.0, 4.0)])
+@pytest.mark.reliability("R9")
+def test_restored_replay_keeps_the_ratio_of_the_new_settings_and_never_blocks_both_sides(old, new):
+    replay, history = rate_limited(old)
+    for _ in range(100):
+        if replay.wants_data():
+            add_steps(replay, history, CHUNK // ENVS)
+        replay.sample(BATCH)
+    state = copy.deepcopy(replay.state_dict())
+    restored, history = rate_limited(new)
+    restored.load_state_dict(state)
+    assert restored.limiter.ratio == restored.gauges()["replay/samples_per_insert_target"] == new
+    for _ in range(3000):
+        wants_data, batch = restored.wants_data(), restored.sample(BATCH)
+        assert wants_data or batch is not None
+        if wants_data:
+            add_steps(restored, history, CHUNK // ENVS)
+    if new:  # the totals, including those before the restore, approach the new ratio
+        assert restored.limiter.samples_per_insert == pytest.approx(new, rel=0.15)
+
+
 @pytest.mark.parametrize("ratio", [0.3, 1.0, 7.7])
 @pytest.mark.parametrize("tolerance", [BATCH // 2, BATCH, 5 * BATCH])
 def test_actors_and_learner_never_wait_at_the_same_time(ratio, tolerance):
@@ -88,6 +109,7 @@ def test_gauges_of_a_rate_limited_replay():
     }
 
 
+@pytest.mark.reliability("R5")
 def test_restored_replay_continues_and_an_unsaved_one_has_a_warmup_again():
     replay, history = rate_limited(2.0)
     add_steps(replay, history, 20)

@@ -68,3 +68,26 @@ def test_sampled_rewards_are_divided_by_the_scale():
     for _ in range(20):
         replay.add(history.rollout([0, 1], [STEP, STEP]))
     history.check(replay.sample(64), experience, scale=reference_scale(history, 64, 0.9, 2.0))
+
+
+@pytest.mark.parametrize("gamma, limit", [(0.99, 50), (0.99, 200), (0.9, 1000)])
+def test_values_bootstrapped_at_a_time_limit_fit_the_support(gamma, limit):
+    # A reward of -1 in every step: G of an episode is at most (1 - gamma^limit) / (1 - gamma), and the value
+    # with bootstrapping at the limit 1 / (1 - gamma).
+    experience = NStep(1, gamma, scale_rewards_to=10.0).within_time_limit(limit)
+    largest_return, value = (1 - gamma**limit) / (1 - gamma), 1 / (1 - gamma)
+    divisor = largest_return / experience.scale_rewards_to
+    assert value / divisor == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(
+    "experience, limit",
+    [
+        (NStep(3, 0.99, scale_rewards_to=10.0), None),
+        (NStep(3, 0.99, bootstrap_on_truncation=False, scale_rewards_to=10.0), 50),
+        (NStep(3, 1.0, scale_rewards_to=10.0), 50),
+        (NStep(3, 0.99), 50),
+    ],
+)
+def test_without_bootstrapping_at_a_limit_the_scale_is_unchanged(experience, limit):
+    assert experience.within_time_limit(limit) == experience

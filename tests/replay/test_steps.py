@@ -80,6 +80,7 @@ def check(replay, episodes, n):
 
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("name", ["Clock", "Countdown", "PointMass", "Chain"])
+@pytest.mark.reliability("N5")
 def test_replay_contains_the_transitions_made_with_either_autoreset_mode(name, n):
     rows = []
     for style in ("same_step", "next_step"):
@@ -97,6 +98,7 @@ def test_forced_reset_is_not_a_transition(style, n):
 
 
 @pytest.mark.parametrize("style", ["same_step", "next_step"])
+@pytest.mark.reliability("N1")
 def test_rows_with_env_faults_are_never_sampled(style):
     faults = ((3, 0, "nan_obs"), (4, 1, "inf_reward"), (5, 0, "nan_reward"), (7, 2, "inf_obs"))
     replay, episodes = play(Toy("Faulty", 3, limit=6, autoreset=style, faults=faults), 2, 40)

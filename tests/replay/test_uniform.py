@@ -38,6 +38,7 @@ def play(history, replay, drawn):
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 3), st.integers(7, 13), experiences, st.lists(events, min_size=8, max_size=50))
+@pytest.mark.reliability("N5")
 def test_every_transition_equals_the_reference(streams, length, experience, drawn):
     history = History(streams, length)
     replay = history.replay(experience)
@@ -55,6 +56,7 @@ def test_every_transition_equals_the_reference(streams, length, experience, draw
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("kind", [TERMINATE, TRUNCATE, CLOSE])
+@pytest.mark.reliability("N5")
 def test_episode_ends_at_every_offset_and_write_position(n, kind):
     experience = NStep(n, 0.9)
     for end, extra in itertools.product(range(8), range(9)):
@@ -144,6 +146,7 @@ def test_memory_per_row_is_one_observation():
     assert replay_bytes / transitions <= 1.1 * row * (1 + 1e-9)
 
 
+@pytest.mark.reliability("S5")
 def test_replay_that_does_not_fit_into_memory_is_rejected_with_the_numbers():
     with pytest.raises(
         SetupProblem, match=r"3,000,000,000,000 rows of history needs 87000\.00 GB on cpu but"

@@ -5,7 +5,7 @@ import torch
 from troop.algorithms.td3 import TD3Config
 from troop.core.program import construct
 from troop.core.system import Evaluation, RunSettings
-from troop.roles.trainer import UpdateSchedule
+from troop.roles.update_schedule import UpdateSchedule
 from troop.systems.sync import Sync
 
 SMALL = {"actor_hidden": (8,), "critic_hidden": (8,), "atoms": 11, "v_min": -10.0, "v_max": 10.0}

@@ -55,6 +55,8 @@ def test_even_number_of_envs_is_double_buffered(envs, collectors):
     assert len(actor.sampler.collectors) == collectors
     explore = torch.cat([collector.explore for collector in actor.sampler.collectors])
     assert torch.allclose(explore, torch.arange(envs) * 0.1)
+    metrics = [actor.step() for _ in range(3)]
+    assert all(m["count/act_s"] > 0 and m["count/env_s"] > 0 for m in metrics)
     assert torch.cat(actor.sampler.streams()).tolist() == list(range(8, 8 + envs))
 
 
@@ -108,6 +110,7 @@ def test_remote_weights_are_requested_again_while_nothing_is_published():
         latest.deliver()
 
 
+@pytest.mark.reliability("R8")
 def test_restored_older_weights_are_loaded_with_a_lag_of_zero():
     actor = make_actor(envs=3, weight_sync_steps=3)
     for _ in range(4):

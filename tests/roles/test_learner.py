@@ -50,6 +50,7 @@ def test_step_makes_one_update_if_there_is_a_batch():
     metrics = [learner.step() for _ in range(9)]
     assert [m is None for m in metrics] == [False, False, True] * 3
     assert all(m["count/updates"] == 1 and "loss/critic" in m for m in metrics if m)
+    assert all(m["count/learn_s"] > 0 for m in metrics if m)
     assert learner.updates == learner.algorithm.updates == 6
 
 
@@ -76,6 +77,7 @@ def test_priorities_are_sent_once_and_in_order(every):
     assert indices.tolist() == [1000 * b + i for b in (1, 2, 4, 5, 7, 8) for i in range(4)]
 
 
+@pytest.mark.reliability("N2")
 def test_ten_consecutive_nan_losses_stop_training():
     learner, _ = make_learner(FakeSource(math.nan))
     with pytest.raises(TrainingFault, match="10 consecutive updates"):
@@ -83,6 +85,7 @@ def test_ten_consecutive_nan_losses_stop_training():
             learner.step()
 
 
+@pytest.mark.reliability("R8")
 def test_restored_learner_continues_and_publishes_after_a_restart():
     learner, _ = make_learner(FakeSource())
     for _ in range(6):

@@ -65,6 +65,7 @@ def test_stale_gradients_are_dropped(max_staleness):
     assert counts["dropped_stale"] == {0: 7, 3: 4, None: 0}[max_staleness]
 
 
+@pytest.mark.reliability("P4")
 def test_gradient_of_a_newer_version_than_the_restored_server_is_dropped():
     server = ParameterServer(AdaGradConfig())
     server.register(0, torch.zeros(2))
@@ -260,6 +261,7 @@ def test_outliers_are_counted_by_the_server_and_not_applied():
     assert server.gauges()["server/applied"] == server.counts["applied"]
 
 
+@pytest.mark.reliability("N2")
 def test_gradient_of_a_nan_loss_is_not_sent():
     server = ParameterServer(AdaGradConfig())
     learner = dqn(ServerPeers([server], OutlierConfig()))

@@ -9,7 +9,7 @@ from small_trainer import make_trainer
 from troop.core.errors import TrainingFault
 from troop.envs import Toy
 from troop.roles.evaluator import Evaluator
-from troop.roles.trainer import UpdateSchedule
+from troop.roles.update_schedule import UpdateSchedule
 
 ENV = Toy("PointMass", 4, limit=10)
 
@@ -30,6 +30,28 @@ def test_policy_is_updated_every_policy_delay_critic_updates_across_steps(update
     assert trainer.algorithm.critic_learner.optimizer.steps == rounds * updates
     assert trainer.algorithm.actor_learner.optimizer.steps == rounds * updates // delay
     assert not torch.equal(before, weights(trainer))
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_step_reports_how_long_acting_simulating_and_learning_took(overlap, monkeypatch):
+    trainer = make_trainer(ENV, updates=2, overlap=overlap)
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    def lasting(seconds, function):
+        def call(*args):
+            now[0] += seconds
+            return function(*args)
+
+        return call
+
+    trainer.algorithm.policy.act = lasting(1.0, trainer.algorithm.policy.act)
+    trainer.collector.env.send = lasting(2.0, trainer.collector.env.send)
+    trainer.collector.env.recv = lasting(4.0, trainer.collector.env.recv)
+    trainer.replay.sample = lasting(8.0, trainer.replay.sample)
+    metrics = [trainer.step() for _ in range(8)][-1]
+    names = ("count/act_s", "count/env_s", "count/learn_s")
+    assert [metrics[name] for name in names] == [1.0, 6.0, 16.0]
 
 
 def test_overlap_makes_the_same_updates_one_step_later():
@@ -87,6 +109,7 @@ def test_rows_that_only_reset_an_env_are_not_env_steps():
 
 
 @pytest.mark.parametrize("finite, stopped_at", [(0, 10), (3, 20)])  # checked every tenth update
+@pytest.mark.reliability("N2")
 def test_ten_consecutive_nan_losses_stop_training_with_finite_weights(finite, stopped_at):
     trainer = make_trainer(ENV, updates=1)
     for _ in range(4 + finite):
@@ -124,6 +147,7 @@ def test_latest_returns_each_version_once():
     assert trainer.latest(4) is None
 
 
+@pytest.mark.reliability("R8")
 def test_trainer_restored_from_an_older_checkpoint_is_evaluated():
     trainer = make_trainer(ENV)
     for _ in range(6):
@@ -148,6 +172,7 @@ def test_stored_actions_contain_the_exploration_noise():
     assert spread.min() > 0.1 and spread.max() < 0.45
 
 
+@pytest.mark.reliability("R5")
 def test_resumed_run_without_replay_rows_keeps_the_divisor_of_rewards():
     env = Toy("Clock", 4, limit=10)  # rewards of 1: the first returns are far below later ones
     settings = {"save_replay": False, "normalize_rewards": True}

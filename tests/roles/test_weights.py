@@ -41,6 +41,7 @@ def test_published_weights_are_a_copy():
     assert weights.latest(-1)[1]["x"].tolist() == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.reliability("R8")
 def test_restored_weights_are_returned_to_readers_with_a_newer_version():
     weights, other = Weights(), Weights()
     weights.publish(10, {"x": torch.ones(1)})

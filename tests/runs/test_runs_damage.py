@@ -32,6 +32,7 @@ def save_two(folder):
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(FILES), st.integers(0), st.integers(1, 255))
+@pytest.mark.reliability("F2")
 def test_changed_byte_anywhere_is_detected(file, offset, flip):
     with TemporaryDirectory() as folder:
         path = save_two(Path(folder)) / file
@@ -45,6 +46,7 @@ def test_changed_byte_anywhere_is_detected(file, offset, flip):
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.99])
+@pytest.mark.reliability("F1")
 def test_truncated_file_is_detected(tmp_path, file, share):
     path = save_two(tmp_path) / file
     os.truncate(path, int(path.stat().st_size * share))
@@ -53,6 +55,7 @@ def test_truncated_file_is_detected(tmp_path, file, share):
 
 
 @pytest.mark.parametrize("file", FILES)
+@pytest.mark.reliability("F1")
 def test_missing_or_replaced_file_is_detected(tmp_path, file):
     path = save_two(tmp_path) / file
     good = tmp_path / "good"
@@ -65,6 +68,7 @@ def test_missing_or_replaced_file_is_detected(tmp_path, file):
         path.exists() or path.is_symlink() or path.touch()
 
 
+@pytest.mark.reliability("F1")
 def test_error_lists_all_checkpoints_if_none_is_valid(tmp_path):
     save_two(tmp_path)
     for path in tmp_path.glob("*/manifest.json"):
@@ -143,6 +147,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE.keys())
+@pytest.mark.reliability("X3")
 def test_hostile_manifest_is_skipped(tmp_path, change):
     reseal(save_two(tmp_path), change)
     loaded = checkpoint.load_newest(tmp_path)
@@ -152,6 +157,7 @@ def test_hostile_manifest_is_skipped(tmp_path, change):
     assert checkpoint.load_newest(tmp_path).state["count"] == 3
 
 
+@pytest.mark.reliability("X3")
 def test_deeply_nested_manifest_is_skipped(tmp_path):
     path = save_two(tmp_path)
     text = b"[" * 100_000 + b"]" * 100_000
@@ -161,6 +167,7 @@ def test_deeply_nested_manifest_is_skipped(tmp_path):
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200))
+@pytest.mark.reliability("X3")
 def test_random_tensor_file_with_the_right_hash_is_skipped(content):
     with TemporaryDirectory() as folder:
         path = save_two(Path(folder))
@@ -174,6 +181,7 @@ def test_random_tensor_file_with_the_right_hash_is_skipped(content):
         assert checkpoint.load_newest(Path(folder)).state["count"] == 1
 
 
+@pytest.mark.reliability("X1")
 def test_pickle_is_never_executed(tmp_path):
     class Canary:
         def __reduce__(self):

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ def test_create_open_and_read_config(tmp_path):
             "env": {"id": "x"},
             "seed": 1,
         }  # reading needs no lock
+        (run.checkpoints / "ckpt-000000000000").mkdir()
     with pytest.raises(
         BadInput, match=r"already holds a run; resume it with `troop resume .*run` or choose another"
     ):
@@ -33,8 +35,33 @@ def test_create_open_and_read_config(tmp_path):
 
 
 def test_directory_of_a_failed_start_can_be_used_again(tmp_path):
+    """Whatever a start writes before its first checkpoint, also one that was killed."""
     RunDirectory.create(tmp_path / "run").close()
-    RunDirectory.create(tmp_path / "run").close()
+    with RunDirectory.create(tmp_path / "run") as run:
+        run.write_config({"seed": 1})
+        Summary("failed").write(run.path)
+        run.metrics.touch()
+        (run.checkpoints / "ckpt-000000000000.tmp").mkdir()
+        for name in ("error.txt", "events.out.tfevents.1.host.2.0", ".config.json.77.tmp"):
+            (run.path / name).write_text("old")
+    with RunDirectory.create(tmp_path / "run") as run:
+        assert {path.name for path in run.path.iterdir()} == {"checkpoints", "videos", "run.lock"}
+
+
+@pytest.mark.parametrize("sign", ["metrics", "checkpoint", "other"])
+def test_directory_of_a_run_that_has_begun_is_not_used_again(tmp_path, sign):
+    with RunDirectory.create(tmp_path / "run") as run:
+        run.write_config({"seed": 1})
+        if sign == "metrics":
+            run.metrics.write_text("{}\n")
+        elif sign == "checkpoint":
+            (run.checkpoints / "ckpt-000000000000").mkdir()
+        else:
+            (run.path / "my_notes.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(BadInput, match="already holds a run"):
+        RunDirectory.create(tmp_path / "run")
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_directory_with_other_files_is_rejected_and_not_changed(tmp_path):
@@ -52,6 +79,7 @@ def test_directory_with_other_files_is_rejected_and_not_changed(tmp_path):
 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
+@pytest.mark.reliability("F5")
 def test_read_only_disk_is_a_setup_problem(tmp_path, monkeypatch, code):
     def fail(*args, **kwargs):
         raise OSError(code, os.strerror(code))
@@ -65,6 +93,7 @@ def test_read_only_disk_is_a_setup_problem(tmp_path, monkeypatch, code):
         run.write_config({})
 
 
+@pytest.mark.reliability("F5")
 def test_removed_directory_is_reported(tmp_path):
     run = RunDirectory.create(tmp_path / "run")
     os.rename(tmp_path / "run", tmp_path / "moved")
@@ -103,6 +132,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.reliability("F6")
 def test_second_process_is_rejected_until_the_first_is_killed(tmp_path):
     with RunDirectory.create(tmp_path / "run") as run:
         run.write_config({})
@@ -175,3 +205,19 @@ def test_curve_is_drawn_from_metrics(tmp_path, monkeypatch):
         curve.plot(tmp_path, out)
     with pytest.raises(BadInput, match="cannot be read"):
         curve.plot(Path(tmp_path / "absent"), out)
+
+
+def test_a_renamed_directory_is_found_again_and_a_removed_one_is_created_again(tmp_path):
+    with RunDirectory.create(tmp_path / "run") as run:
+        run.write_config({"seed": 1})
+        assert run.follow({"seed": 1}) == ""
+        (tmp_path / "run").rename(tmp_path / "renamed")
+        assert "was renamed" in run.follow({"seed": 1})
+        assert run.path == tmp_path / "renamed" and run.checkpoints == tmp_path / "renamed" / "checkpoints"
+        with pytest.raises(BadInput, match="is in use"):
+            RunDirectory.open(run.path, lock=True)
+        shutil.rmtree(run.path)
+        assert "was removed" in run.follow({"seed": 1}) and run.follow({"seed": 1}) == ""
+        assert RunDirectory.open(run.path).read_config() == {"seed": 1} and run.checkpoints.is_dir()
+        with pytest.raises(BadInput, match="is in use"):
+            RunDirectory.open(run.path, lock=True)

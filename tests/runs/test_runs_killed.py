@@ -66,6 +66,7 @@ class KilledError(BaseException):
 
 
 @pytest.mark.parametrize("cleanup", [True, False], ids=["exception", "kill"])
+@pytest.mark.reliability("F3")
 def test_save_interrupted_at_every_call(tmp_path, monkeypatch, cleanup):
     total = calls_of_a_save(tmp_path, monkeypatch)
     assert total > 10
@@ -97,6 +98,7 @@ def test_save_interrupted_at_every_call(tmp_path, monkeypatch, cleanup):
         (errno.EIO, "EIO"),
     ],
 )
+@pytest.mark.reliability("F4")
 def test_disk_error_is_one_sentence(tmp_path, monkeypatch, code, text):
     checkpoint.save(tmp_path, state(1), {"env_steps": 1})
     with monkeypatch.context() as patched:
@@ -107,6 +109,7 @@ def test_disk_error_is_one_sentence(tmp_path, monkeypatch, code, text):
     assert [path.name for path in tmp_path.iterdir()] == ["ckpt-000000000001"]
 
 
+@pytest.mark.reliability("F4")
 def test_missing_space_is_reported_before_writing(tmp_path, monkeypatch):
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2_000_000))
@@ -130,6 +133,7 @@ def test_damaged_write_is_detected_before_old_checkpoints_are_removed(tmp_path, 
     assert checkpoint.load_newest(tmp_path).state["count"] == 1
 
 
+@pytest.mark.reliability("F5")
 def test_path_below_a_file_is_a_setup_problem(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SetupProblem, match="choose another --run"):
@@ -148,6 +152,7 @@ for step in range(1, 100000):
 """
 
 
+@pytest.mark.reliability("F3")
 def test_sigkill_during_a_save_keeps_the_last_checkpoint(tmp_path):
     saver = subprocess.Popen([sys.executable, "-c", SAVER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     saved = 0
@@ -180,6 +185,7 @@ except SetupProblem as problem:
 """
 
 
+@pytest.mark.reliability("F4")
 def test_file_size_limit_is_reported_as_a_full_disk(tmp_path):
     checkpoint.save(tmp_path, state(1), {"env_steps": 1})
     done = subprocess.run(

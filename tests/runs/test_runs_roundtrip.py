@@ -117,6 +117,7 @@ def test_missing_checkpoint_is_none(tmp_path):
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.reliability("N2")
 def test_nonfinite_weights_are_never_saved(tmp_path, bad):
     state = {"policy": {"w": torch.tensor([1.0, bad])}, "replay": {"r": torch.tensor([bad])}}
     with pytest.raises(TrainingFault, match=r"policy\.w is not finite"):

@@ -81,7 +81,7 @@ class CountingConfig:
     def unsupported_reason(self, spec):
         return None
 
-    def unsplittable_reason(self):
+    def unsplittable_reason(self, spec):
         return self.unsplittable or None
 
     def policy(self, spec):

@@ -10,7 +10,7 @@ from troop.engines.host import Host
 from troop.envs import Toy
 from troop.roles.learner import LearnerConfig
 from troop.roles.parameter_server import AdaGradConfig
-from troop.roles.trainer import UpdateSchedule
+from troop.roles.update_schedule import UpdateSchedule
 from troop.systems import PQL, Apex, Gorila
 
 SEED = 3

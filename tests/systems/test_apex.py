@@ -163,6 +163,7 @@ def critic_losses(host, rounds):
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 @pytest.mark.parametrize("samples_per_insert", [0.0, 2.0])
+@pytest.mark.reliability("R2")
 def test_resumed_run_is_bit_equal_to_an_uninterrupted_one(autoreset, samples_per_insert):
     env = Toy("PointMass", 3, limit=7, discrete=True, autoreset=autoreset)
     system = dataclasses.replace(APEX, recreate_every=20, samples_per_insert=samples_per_insert)

@@ -9,7 +9,7 @@ from small_systems import DQN
 from test_deaths import TRACED_APEX
 from traced_env import TracedEnvConfig, check_replay_rows, failed_instances, steps_taken
 
-from troop import experiment
+from troop import experiment, run_recorder
 from troop.core.engine import Until
 from troop.core.errors import TrainingFault
 from troop.core.system import Evaluation
@@ -21,7 +21,7 @@ from troop.runs.checkpoint import load_newest
 from troop.runs.summary import Summary
 
 FAULTS = ("raise", "abort", "hang")
-ROLE_METRICS = ("steps_per_s", "queue", "busy", "waiting", "blocked", "idle")
+ROLE_METRICS = ("steps_per_s", "queue", "busy", "waiting", "blocked", "idle", "cpu", "memory_bytes")
 METRICS = [f"role/actor1/{name}" for name in ROLE_METRICS] + [
     "policy/lag",
     "replay/rows",
@@ -70,7 +70,7 @@ def run(tmp_path_factory):
             return restarts >= 3 and max(steps, default=0) > 100 and all_actors and set(METRICS) <= logged
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "RunRecorder", RecorderUntilComplete)
+        patch.setattr(run_recorder, "RunRecorder", RecorderUntilComplete)
         patch.setattr(curve, "plot", lambda *_: None)  # drawing takes longer than the run
         # step_limit_s is the time until a hang is detected: long enough for hosts of a busy machine.
         run = make_experiment(envs, FAULTS, step_limit_s=4.0, restarts=50)
@@ -84,6 +84,7 @@ def lines(run):
     return [json.loads(line) for line in (run[0] / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.reliability("K10", "S1")
 def test_env_that_raises_aborts_or_hangs_costs_its_actor_one_restart(run):
     directory, envs, _ = run
     failed = failed_instances(envs)
@@ -105,6 +106,7 @@ def test_metrics_are_consistent(lines):
     assert sum(shares) == pytest.approx(1, abs=0.001)
     assert newest["replay/samples_per_insert_target"] == 1.0 and 0 < newest["replay/samples_per_insert"] < 2
     assert 0 < newest["replay/sample_age"] <= newest["replay/rows"] <= newest["replay/capacity"]
+    assert newest["role/learner/memory_bytes"] > 30e6 and 0 <= newest["role/learner/cpu"] < 64
     assert newest["policy/lag"] > 0 and newest["count/restarts"] >= 3 and ": " in newest["bottleneck"]
 
 
@@ -118,6 +120,7 @@ def test_panel_shows_the_same_values(run):
         assert text in output, output
 
 
+@pytest.mark.reliability("K9")
 def test_env_that_always_fails_ends_the_run_with_its_id_and_the_first_traceback(tmp_path):
     (tmp_path / "envs").mkdir()
     run = make_experiment(tmp_path / "envs", ("raise",) * 50, restarts=1)

@@ -58,7 +58,7 @@ Experiment(Toy(), TrajectoryConfig(), PQL())  # wrong
 """
 
 RIGHT = """
-from troop.algorithms import DQNConfig, RainbowConfig, SACConfig, TD3Config
+from troop.algorithms import DQNConfig, FlashSACConfig, RainbowConfig, SACConfig, TD3Config
 from troop.core.batch import Transition
 from troop.envs import Toy
 from troop.experiment import Experiment
@@ -67,6 +67,7 @@ from troop.systems import PQL, Apex, Gorila, Sync
 Experiment(Toy(), DQNConfig(), Apex())
 Experiment(Toy(), TD3Config(), Sync())
 Experiment(Toy(), SACConfig(), PQL())
+Experiment(Toy(), FlashSACConfig(), PQL())
 Experiment(Toy(), RainbowConfig(), Gorila())
 typed: Experiment[Transition] = Experiment(Toy(), DQNConfig(), Apex())
 """

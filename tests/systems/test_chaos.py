@@ -18,6 +18,7 @@ TRAIN = ["train", "apex-dqn", "--env", "CartPole-v1", "--minutes", "30", "--run"
 FLAGS = ["--engine.restarts", "1000", "--engine.checkpoint-s", "5", "--evaluation.seconds", "5"]
 
 
+@pytest.mark.reliability("K11")
 def test_rows_stay_intact_when_random_pairs_of_hosts_are_killed(tmp_path):
     random_hosts = random.Random(SEED)
     names = ("actor0", "actor1", "replay", "learner", "weights")
@@ -30,7 +31,8 @@ def test_rows_stay_intact_when_random_pairs_of_hosts_are_killed(tmp_path):
 
 
 @pytest.mark.timeout(3000)
-@pytest.mark.skipif(not os.environ.get("TROOP_LONG_TESTS"), reason="takes minutes; set TROOP_LONG_TESTS=1")
+@pytest.mark.long
+@pytest.mark.reliability("K11")
 def test_apex_learns_cartpole_despite_fifty_kills(tmp_path):
     pytest.importorskip("envpool")
     output = tmp_path / "output"

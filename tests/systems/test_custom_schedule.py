@@ -20,7 +20,7 @@ from small_systems import (
 
 from troop.algorithms import DQNConfig
 from troop.core.exploration import Exploration
-from troop.roles.trainer import UpdateSchedule
+from troop.roles.update_schedule import UpdateSchedule
 from troop.systems import Sync
 
 

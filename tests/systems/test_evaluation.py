@@ -42,9 +42,9 @@ def test_troop_eval_uses_the_limit_and_the_exploration_of_the_training_evaluatio
     assert run(["train", "dqn", "--env", "Catch-v0", *flags, "--run", str(path)]) == 0
     calls = []
 
-    def record(env, policy, seed, max_steps, explore):
+    def record(env, policy, seed, max_steps, explore, on_step):
         calls.append((max_steps, explore))
-        return first_episodes(env, policy, seed, max_steps, explore)
+        return first_episodes(env, policy, seed, max_steps, explore, on_step)
 
     first_episodes = api.first_episodes
     monkeypatch.setattr(api, "first_episodes", record)

@@ -15,7 +15,7 @@ from troop.engines import Processes
 from troop.envs import Toy
 from troop.roles.parameter_server import AdaGradConfig
 from troop.roles.server_peers import OutlierConfig
-from troop.roles.trainer import UpdateSchedule
+from troop.roles.update_schedule import UpdateSchedule
 from troop.systems import Sync
 from troop.systems.components import seeded_learner
 
@@ -56,7 +56,7 @@ def test_one_bundle_equals_sync_with_adagrad():
     sync_host = inline_host(sync, DQN, ENV, bundle_settings)
     trainer = sync_host.roles["trainer"]
     trainer.algorithm = seeded_learner(DQN.algorithm, ENV.spec, 3, "cpu", LocalAdagrad())
-    trainer.collector.policy = trainer.algorithm.policy
+    trainer.compiler.algorithm, trainer.collector.policy = trainer.algorithm, trainer.algorithm.policy
     trainer.collector.exploration = OverUpdates(DQN.exploration, lambda: trainer.version)
     results = []
     for host, name in ((gorila_host, "bundle0"), (sync_host, "trainer")):
@@ -107,6 +107,7 @@ def test_epsilon_is_annealed_over_the_updates_of_all_learners(shared):
     assert seen[-1][0] > 400 and seen[-1][1] == pytest.approx(0.1, abs=1e-3)
 
 
+@pytest.mark.reliability("R7")
 def test_restarted_bundle_continues_with_the_epsilon_of_the_servers_count():
     one, two = (inline_host(GORILA, DQN, ENV) for _ in range(2))
     step_rounds(one, 60)
@@ -141,6 +142,7 @@ def test_gradients_are_applied_or_dropped_and_counted():
     assert host.gauges()["server/dropped_stale"] == counts["dropped_stale"]
 
 
+@pytest.mark.reliability("R2")
 def test_run_continues_from_its_checkpoint():
     one, two = (inline_host(GORILA, DQN, ENV) for _ in range(2))
     step_rounds(one, 40)

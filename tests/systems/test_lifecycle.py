@@ -125,6 +125,7 @@ def run(tmp_path_factory):
         two.interrupt()
         two.process.communicate(timeout=30)
         observed["two_interrupts"] = (two.process.returncode, two.remaining_hosts(10.0))
+        observed["two_status"] = json.loads((path / "summary.json").read_text())["status"]
 
         three = start("resume", "r")
         observed["named_memory"] = [line for pid in three.hosts.values() for line in named_shared_memory(pid)]
@@ -150,6 +151,7 @@ def test_each_role_is_a_process_of_that_name(run):
     assert run[1]["roles"] == ROLES
 
 
+@pytest.mark.reliability("F6")
 def test_second_run_in_the_same_directory_is_rejected(run):
     path, observed = run
     message = (
@@ -160,6 +162,7 @@ def test_second_run_in_the_same_directory_is_rejected(run):
     assert code == 2 and f"is in use by process {observed['pid']}" in error
 
 
+@pytest.mark.reliability("T1")
 def test_one_ctrl_c_saves_a_resumable_run_and_ends_all_hosts(run):
     _, observed = run
     stdout, stderr, code, remaining = observed["one_interrupt"]
@@ -167,10 +170,13 @@ def test_one_ctrl_c_saves_a_resumable_run_and_ends_all_hosts(run):
     assert observed["summary"]["status"] == "stopped" and observed["saved_steps"] > 0
 
 
+@pytest.mark.reliability("T2")
 def test_two_ctrl_c_end_the_run_at_once_with_all_hosts(run):
     assert run[1]["two_interrupts"] == (130, [])
+    assert run[1]["two_status"] == "stopped"
 
 
+@pytest.mark.reliability("K8", "S8", "T6")
 def test_killed_launcher_leaves_no_process_no_shared_memory_and_no_lock(run):
     path, observed = run
     assert observed["killed"] == (ROLES, [], False)

@@ -28,6 +28,7 @@ def killed_run():
 
 
 @pytest.mark.parametrize("killed", PLAN, ids="+".join)
+@pytest.mark.reliability("K1")
 def test_killed_roles_are_restarted_and_all_three_continue(killed, killed_run):
     observer, result = killed_run
     assert result.status == "stopped", "the run ended before all kills of the plan"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import os
 
 import pytest
 from counting_learners import CountingConfig
@@ -26,7 +25,7 @@ def measured_ratios(first, last):
     return critic, critic / policy
 
 
-@pytest.mark.skipif(not os.environ.get("TROOP_LONG_TESTS"), reason="takes minutes; set TROOP_LONG_TESTS=1")
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("beta_av, beta_pv", itertools.product([4.0, 8.0, 16.0], [1.0, 2.0, 4.0]))
 def test_measured_ratios_equal_their_targets(engine, beta_av, beta_pv):

@@ -105,12 +105,14 @@ def start_and_end(observer, paused, name):
     return tuple(observer.snapshots[paused, when][name] for when in ("start", "end"))
 
 
+@pytest.mark.reliability("S2")
 def test_other_actors_do_not_wait_for_a_paused_actor(run):
     before, after = start_and_end(run[0], "actor0", "steps")
     steps = sorted(after[instance] - before[instance] for instance in before)
     assert steps[0] == 0 and steps[1] >= MIN_STEPS
 
 
+@pytest.mark.reliability("S3")
 def test_actors_continue_while_the_learner_is_paused(run):
     before, after = start_and_end(run[0], "learner", "steps")
     assert all(after[instance] > before[instance] for instance in before)
@@ -125,11 +127,13 @@ def test_actors_wait_while_the_replay_is_paused(run):
 
 
 @pytest.mark.parametrize("paused", ["learner", "replay"])
+@pytest.mark.reliability("S3")
 def test_memory_does_not_grow_during_a_pause(paused, run):
     before, after = start_and_end(run[0], paused, "memory")
     assert after - before < 30 << 20
 
 
+@pytest.mark.reliability("S3")
 def test_all_roles_continue_after_the_pauses(run):
     observer, result = run
     before, after = observer.snapshots["replay", "end"], steps_taken(observer.directory)
@@ -138,7 +142,8 @@ def test_all_roles_continue_after_the_pauses(run):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(not LONG, reason="compares times, and needs idle cores; set TROOP_LONG_TESTS=1")
+@pytest.mark.long  # compares times, and needs idle cores
+@pytest.mark.reliability("S2")
 def test_one_actor_that_is_twenty_times_slower_leaves_the_others_nine_tenths_of_their_speed(tmp_path):
     steps = {}
     for slow in ((), (0,)):

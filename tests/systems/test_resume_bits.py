@@ -11,7 +11,7 @@ from troop.core.system import Evaluation, RunSettings
 from troop.engines.host import Host
 from troop.envs import EnvPool, Toy
 from troop.replay.prioritized import PriorityConfig
-from troop.roles.trainer import UpdateSchedule
+from troop.roles.update_schedule import UpdateSchedule
 from troop.systems import Sync
 
 SETTINGS = RunSettings(1, "cpu", Evaluation(episodes=2))
@@ -62,6 +62,7 @@ def step_losses(host, rounds):
 @pytest.mark.parametrize("env", ENVS)
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.reliability("R1")
 def test_resumed_td3_is_bit_equal_to_an_uninterrupted_run(env, n_step, overlap):
     if env == "pendulum":
         pytest.importorskip("envpool")
@@ -102,6 +103,7 @@ DISCRETE_ENVS = {
 
 @pytest.mark.parametrize("env", DISCRETE_ENVS)
 @pytest.mark.parametrize("learner", VALUE_LEARNERS)
+@pytest.mark.reliability("R1")
 def test_resumed_value_learner_is_bit_equal_including_priorities_and_noise(learner, env):
     pytest.importorskip("envpool")
     algorithm, priority = VALUE_LEARNERS[learner]
@@ -127,6 +129,7 @@ def test_resumed_value_learner_is_bit_equal_including_priorities_and_noise(learn
         host.close()
 
 
+@pytest.mark.reliability("R4")
 def test_resume_with_fewer_envs_continues_and_notes_the_dropped_rows():
     first = make_host(ENVS["toy same_step"], n_step=3, envs=4, replay_capacity=80)
     step_losses(first, 30)
@@ -156,6 +159,7 @@ def test_resume_without_recorded_actions_ends_all_streams():
     assert (storage.flags[newest] & 7).tolist() == [4, 4, 4]  # closing rows
 
 
+@pytest.mark.reliability("R1")
 def test_two_runs_with_the_same_seed_are_bit_equal():
     results = []
     for _ in range(2):

@@ -1,15 +1,22 @@
 import dataclasses
+import json
+import sys
 
 import pytest
+import torch
 from small_systems import TrajectoryConfig
 
 from troop.algorithms import TD3Config
+from troop.compile_cache import fill
+from troop.core.batch import Transition
 from troop.core.errors import BadInput
 from troop.core.program import construct
 from troop.core.system import Evaluation, RunSettings
 from troop.envs import Toy
-from troop.roles.trainer import UpdateSchedule
+from troop.roles.cache_filler import describe_batch
+from troop.roles.update_schedule import UpdateSchedule
 from troop.systems import Sync
+from troop.systems.components import auto_compile
 
 SETTINGS = RunSettings(1, "cpu", Evaluation(episodes=3, env_steps=40))
 TD3 = TD3Config(actor_hidden=(8,), critic_hidden=(8,), atoms=11, std_min=0.2, std_max=0.3)
@@ -71,3 +78,43 @@ def test_algorithm_that_learns_from_trajectories_is_rejected():
 def test_recorded_actions_are_bounded_but_cover_an_episode(envs, limit, recreate_every, interval):
     spec = Toy("Clock", envs, limit=limit).spec
     assert Sync(recreate_every=recreate_every).recreate_interval(spec) == interval
+
+
+def test_auto_compile_knows_the_budget_and_is_off_if_the_run_is_deterministic():
+    automatic = dataclasses.replace(TD3, compile="auto")
+    for settings, expected in (
+        (dataclasses.replace(SETTINGS, minutes=7.0), 7.0),
+        (dataclasses.replace(SETTINGS, minutes=7.0, deterministic=True), None),
+    ):
+        program = Sync(replay_capacity=400).program(automatic, Toy("Clock", 4), settings)
+        trainer = construct(program.nodes["trainer"].build, {}.__getitem__)
+        config = trainer.compiler.config
+        assert (config and config.minutes) == expected
+        assert trainer.compiler.phase == ("measure" if config else "done")
+    plain = build(Sync(replay_capacity=400))[1]["trainer"]
+    assert plain.compiler.config is None and "policy/compiled" not in plain.gauges()
+
+
+@pytest.mark.parametrize("method", ["algorithm", "critic_learner", "actor_learner"])
+def test_another_process_builds_the_same_learner_from_json(method, monkeypatch):
+    compiled = []
+    optim = sys.modules["troop.algorithms.optim.value_and_grad"]
+    monkeypatch.setattr(optim, "_compiled", lambda function, device: compiled.append(function) or function)
+    automatic = dataclasses.replace(TD3, compile="auto")
+    env = Toy("PointMass", 4)
+    config = auto_compile(automatic, env, SETTINGS, "cpu", method)
+    obs, action = {"obs": torch.randn(8, env.spec.width())}, torch.randn(8, env.spec.action.size)
+    batch = Transition(obs, action, torch.randn(8), torch.full((8,), 0.9), obs)
+    job = {"threads": torch.get_num_threads(), "batch": describe_batch(batch)}
+    assert fill(json.loads(json.dumps(config.learner | job)))
+    assert len(compiled) == (2 if method == "algorithm" else 1)
+
+
+def test_decision_about_compilation_is_part_of_the_checkpoint():
+    automatic = dataclasses.replace(TD3, compile="auto")
+    program = Sync(replay_capacity=400).program(automatic, Toy("Clock", 4), SETTINGS)
+    first, second = (construct(program.nodes["trainer"].build, {}.__getitem__) for _ in range(2))
+    first.compiler._finish("a test")
+    assert first.notes == ["--compile auto: off; a test"]
+    second.load_state_dict(first.state_dict())
+    assert second.compiler.phase == "done" and second.gauges()["policy/compiled"] == 0

@@ -7,7 +7,10 @@ from troop_docs.markdown import code, table
 
 NORMAL = {
     0: ("", "The command finished."),
-    3: ("", "The run was stopped on request (Ctrl-C or SIGTERM), saved a checkpoint and can be resumed."),
+    3: (
+        "",
+        "The run was stopped on request (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1) and can be resumed.",
+    ),
     130: ("", "Interrupted: a second Ctrl-C during a run, or Ctrl-C outside of a run. Nothing was saved."),
 }
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sphinx.environment import BuildEnvironment
 
 MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.M)
-PAGES = {"recipes", "flags", "commands", "metrics", "files", "exit_codes"}
+PAGES = {"recipes", "flags", "commands", "metrics", "files", "exit_codes", "suites"}
 
 
 def generate(name: str) -> str:

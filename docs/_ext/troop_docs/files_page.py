@@ -1,4 +1,4 @@
-"""Reference page of files: what runs and comparisons write, and the fields of the JSON files."""
+"""Reference page of files: what runs, comparisons and suites write, and the fields of the JSON files."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ RUN_FILES = (
     File("*tfevents*", "TensorBoard events; needs tensorboard."),
     File(LOCK, "Lock held while a process writes to the directory."),
     File("error.txt", "Traceback of an unexpected failure.", rare=True),
+    File("first_fault.json", "The first transition with a NaN or infinite value, as JSON.", rare=True),
 )
 COMPARE_FILES = (
     File("compare.json", "What is compared: env, budget, flags, machine, experiments, attempts."),
@@ -51,9 +52,29 @@ COMPARE_FILES = (
     File("results.csv", "One line per run."),
     File("results.json", "All results including the curves."),
     File("*/seed[0-9]*/**", "Run directory of one recipe and seed."),
+    File("*/seed[0-9]*/curve.json", "Learning curve of another program; see below.", rare=True),
     File("*/seed[0-9]*.stderr", "Standard error of a run that failed.", rare=True),
     File("*/seed[0-9]*-aside-*/**", "Directory of a start that left no checkpoint.", rare=True),
     File(LOCK, "Lock held while the comparison runs."),
+)
+SUITE_FILES = (
+    File("suite.json", "The suite, its tasks, and why recipes cannot run some of them."),
+    File("results.md", "Tables over tasks and per task, references, the machine, notes."),
+    File("results.png", "Performance profile, normalised return over training time, a panel per task."),
+    File("results.csv", "One line per run."),
+    File("results.json", "All results including the curves."),
+    File("*/compare.json", "The comparison of one task; the directory holds all files of a comparison."),
+    File("*/**", "The other files of the comparison."),
+    File(LOCK, "Lock held while the suite runs."),
+)
+CURVE_FIELDS = (
+    ("name", "text", "Name in the report; the name of the directory above `seedN`."),
+    ("command", "text", "How the curve was made."),
+    (
+        "points",
+        "list of `[seconds, env_steps, return]`",
+        "Evaluations: training seconds, env steps, mean return.",
+    ),
 )
 
 
@@ -62,6 +83,14 @@ def page() -> str:
     headers = ["file", "contents"]
     lines = ["## Run directory\n", table(headers, _rows(RUN_FILES))]
     lines += ["## Comparison directory\n", table(headers, _rows(COMPARE_FILES))]
+    lines += ["## Suite directory\n", table(headers, _rows(SUITE_FILES))]
+    lines += [
+        "## Fields of curve.json\n",
+        "Written by other programs, read by `troop compare` and `troop suite`; see "
+        "[Test recipes on many tasks](../how-to/suite.md). Seconds and env steps never decrease; other "
+        "fields are ignored.\n",
+        table(["field", "type", "meaning"], [[code(name), *rest] for name, *rest in CURVE_FIELDS]),
+    ]
     fields = ["field", "type", "default", "meaning"]
     lines += [f"## Fields of {SUMMARY}\n", table(fields, _fields(Summary))]
     lines += [

@@ -16,12 +16,27 @@ SECTIONS: dict[str, tuple[str, tuple[type, ...]]] = {
         (
             algorithms.TD3Config,
             algorithms.SACConfig,
+            algorithms.FlashSACConfig,
             algorithms.DQNConfig,
             algorithms.C51Config,
             algorithms.RainbowConfig,
+            algorithms.PPOConfig,
+            algorithms.ImpalaConfig,
+            algorithms.APPOConfig,
         ),
     ),
-    "system": ("Systems", (systems.Sync, systems.Apex, systems.Gorila, systems.PQL)),
+    "system": (
+        "Systems",
+        (
+            systems.Sync,
+            systems.Apex,
+            systems.Gorila,
+            systems.PQL,
+            systems.OnPolicy,
+            systems.A3C,
+            systems.IMPALA,
+        ),
+    ),
     "evaluation": ("Evaluation", (systems.Evaluation,)),
     "engine": ("Engines", (engines.Inline, engines.Processes, engines.Ray)),
 }

@@ -21,14 +21,18 @@ from troop.algorithms.optim import (
     polyak_update,
     value_and_grad,
 )
-from troop.algorithms.requirements import discrete_control_reason, support_reason
-from troop.core.algorithm import Policy, PolicyOutput, State, UpdateResult
-from troop.core.batch import NStep, Transition
+from troop.algorithms.requirements import discrete_control_reason, privileged_names, support_reason
+from troop.core.algorithm import Policy, PolicyOutput, UpdateResult
+from troop.core.batch import NStep, State, Transition
 from troop.core.config import bounded
-from troop.core.env import OBS, Discrete, EnvSpec, Obs
+from troop.core.env import Discrete, EnvSpec, Obs
 from troop.core.exploration import Exploration, LinearSchedule
 from troop.core.peers import NO_PEERS, Peers
 from troop.functional import categorical, td
+from troop.functional.epsilon_greedy import EpsilonGreedy
+from troop.functional.repeated_noise import longest_repeat
+from troop.nets.cnn import Torso
+from troop.nets.encoder import Inputs
 from troop.nets.normalizer import Normalizer
 from troop.nets.q_network import QNetwork
 
@@ -76,8 +80,12 @@ class C51Config:
     all learners."""
     epsilon_delay: int = bounded(0, low=0)
     """Env steps, over all envs, before epsilon begins to decrease; in Gorila updates of all learners."""
-    net: Literal["auto", "mlp", "nature", "nips", "impala", "small"] = "auto"
-    """Torso for images; auto is nature from 36x36 pixels on, else small; nips is the one of 2013."""
+    epsilon_repeats: int = bounded(1, low=0, high=10_000)
+    """Largest number of steps for which a random action is repeated, with P(k) proportional to k^-2
+    (temporally-extended epsilon-greedy); 1 never repeats it; 0: the time limit."""
+    net: Torso | str = "auto"
+    """Torso for images; auto is nature from 36x36 pixels on, else small; nips is the one of 2013. Or your own
+    network as module:function."""
     hidden: tuple[int, ...] = bounded((512,), low=1)
     """Widths of the hidden layers after the torso."""
     layer_norm: bool = False
@@ -104,6 +112,10 @@ class C51Config:
             self.atoms, self.v_min, self.v_max, self.normalize_rewards
         ) or discrete_control_reason(spec, self.net, self.normalize_observations)
 
+    def unread_observations(self, spec: EnvSpec) -> list[str]:
+        """Return the names of observations that the network does not read."""
+        return privileged_names(spec)
+
     def policy(self, spec: EnvSpec) -> C51Policy:
         """Build the policy alone, on the CPU."""
         return C51Policy(spec, self)
@@ -125,24 +137,34 @@ class C51Policy(Policy):
     def __init__(self, spec: EnvSpec, cfg: C51Config) -> None:
         super().__init__()
         assert isinstance(spec.action, Discrete)
-        self.actions = spec.action.choices
-        self.normalizer = Normalizer(spec.width()) if cfg.normalize_observations else None
-        self.q = QNetwork(
-            spec.obs[OBS].shape, self.actions, cfg.hidden, cfg.net, cfg.atoms, layer_norm=cfg.layer_norm
+        self.epsilon_greedy = EpsilonGreedy(
+            spec.action.choices, longest_repeat(cfg.epsilon_repeats, spec.episode_limit, 1.0)
         )
+        self.q = QNetwork(
+            spec.shapes(privileged=False),
+            spec.action.choices,
+            cfg.hidden,
+            cfg.net,
+            cfg.atoms,
+            layer_norm=cfg.layer_norm,
+        )
+        self.normalizer = Normalizer(self.q.encoder.columns) if cfg.normalize_observations else None
         support = torch.linspace(cfg.v_min, cfg.v_max, cfg.atoms)
         self.register_buffer("support", support, persistent=False)
 
-    def network_input(self, obs: Obs) -> Tensor:
-        """Return the observations, normalized if enabled."""
-        x = obs[OBS]
-        return x if self.normalizer is None else self.normalizer(x)
+    def initial_state(self, rows: int) -> State:
+        """Return the state of repeated random actions; None if they are not repeated."""
+        return self.epsilon_greedy.initial_state(rows)
+
+    def network_input(self, obs: Obs) -> Inputs:
+        """Return images and vectors as the network takes them, vectors normalized if enabled."""
+        return self.q.encoder.select(obs, self.normalizer)
 
     def values(self, logits: Tensor) -> Tensor:
         """Return Q [B, A], the means of the distributions with logits [B, A, K]."""
         return categorical.mean(logits.softmax(-1), self.support)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Inputs) -> Tensor:
         """Return Q(x, .) [B, A] for normalized observations."""
         return self.values(self.q(x))
 
@@ -151,8 +173,8 @@ class C51Policy(Policy):
         """Return epsilon-greedy actions; `explore` [B] is each row's epsilon."""
         action = self(self.network_input(obs)).argmax(1)
         if explore.any():
-            action = td.epsilon_greedy(action, self.actions, explore)
-        return PolicyOutput(action)
+            action, state = self.epsilon_greedy(action, explore, state)
+        return PolicyOutput(action, state)
 
 
 class C51(LearnerState):
@@ -179,7 +201,7 @@ class C51(LearnerState):
         self.updates = 0
 
     @torch.no_grad()
-    def target(self, batch: Transition, next_obs: Tensor) -> Tensor:
+    def target(self, batch: Transition, next_obs: Inputs) -> Tensor:
         """Return T Z'(s', a*) projected onto the support [B, K], a* = argmax_a E Z'(s', a) (algorithm 1)."""
         support = self.policy.support
         next_logits = self.target_q(next_obs)  # [B, A, K]
@@ -204,7 +226,7 @@ class C51(LearnerState):
     def update(self, batch: Transition) -> UpdateResult:
         """Perform one gradient step, then the target update if it is due."""
         if self.policy.normalizer is not None and (weight := Normalizer.merge_weight(self.updates)):
-            merge_batch(self.policy.normalizer, batch.obs[OBS], weight, self.peers)
+            merge_batch(self.policy.normalizer, self.q.encoder.vector(batch.obs), weight, self.peers)
         grads, loss, (divergence, value) = self.value_and_grad(batch)
         skipped = self.optimizer.step(grads, loss)
         self.updates += 1

@@ -22,14 +22,18 @@ from troop.algorithms.optim import (
     polyak_update,
     value_and_grad,
 )
-from troop.algorithms.requirements import discrete_control_reason
-from troop.core.algorithm import Policy, PolicyOutput, State, UpdateResult
-from troop.core.batch import NStep, Transition
+from troop.algorithms.requirements import discrete_control_reason, privileged_names
+from troop.core.algorithm import Policy, PolicyOutput, UpdateResult
+from troop.core.batch import NStep, State, Transition
 from troop.core.config import bounded
-from troop.core.env import OBS, Discrete, EnvSpec, Obs
+from troop.core.env import Discrete, EnvSpec, Obs
 from troop.core.exploration import Exploration, LinearSchedule
 from troop.core.peers import NO_PEERS, Peers
 from troop.functional import td
+from troop.functional.epsilon_greedy import EpsilonGreedy
+from troop.functional.repeated_noise import longest_repeat
+from troop.nets.cnn import Torso
+from troop.nets.encoder import Inputs
 from troop.nets.noisy import Noise, scale_noise
 from troop.nets.normalizer import Normalizer
 from troop.nets.q_network import QNetwork
@@ -80,8 +84,12 @@ class DQNConfig:
     all learners."""
     epsilon_delay: int = bounded(0, low=0)
     """Env steps, over all envs, before epsilon begins to decrease; in Gorila updates of all learners."""
-    net: Literal["auto", "mlp", "nature", "nips", "impala", "small"] = "auto"
-    """Torso for images; auto is nature from 36x36 pixels on, else small; nips is the one of 2013."""
+    epsilon_repeats: int = bounded(1, low=0, high=10_000)
+    """Largest number of steps for which a random action is repeated, with P(k) proportional to k^-2
+    (temporally-extended epsilon-greedy); 1 never repeats it; 0: the time limit."""
+    net: Torso | str = "auto"
+    """Torso for images; auto is nature from 36x36 pixels on, else small; nips is the one of 2013. Or your own
+    network as module:function."""
     hidden: tuple[int, ...] = bounded((512,), low=1)
     """Widths of the hidden layers after the torso."""
     layer_norm: bool = False
@@ -107,6 +115,10 @@ class DQNConfig:
         """Require discrete actions and vector or image observations."""
         return discrete_control_reason(spec, self.net, self.normalize_observations)
 
+    def unread_observations(self, spec: EnvSpec) -> list[str]:
+        """Return the names of observations that the network does not read."""
+        return privileged_names(spec)
+
     def policy(self, spec: EnvSpec) -> DQNPolicy:
         """Build the policy alone, on the CPU."""
         return DQNPolicy(spec, self)
@@ -122,11 +134,12 @@ class DQNPolicy(Policy):
     def __init__(self, spec: EnvSpec, cfg: DQNConfig) -> None:
         super().__init__()
         assert isinstance(spec.action, Discrete)
-        self.actions = spec.action.choices
-        self.normalizer = Normalizer(spec.width()) if cfg.normalize_observations else None
+        self.epsilon_greedy = EpsilonGreedy(
+            spec.action.choices, longest_repeat(cfg.epsilon_repeats, spec.episode_limit, 1.0)
+        )
         self.q = QNetwork(
-            spec.obs[OBS].shape,
-            self.actions,
+            spec.shapes(privileged=False),
+            spec.action.choices,
             cfg.hidden,
             cfg.net,
             dueling=cfg.dueling,
@@ -134,13 +147,17 @@ class DQNPolicy(Policy):
             rescale_torso=cfg.rescale_torso,
             layer_norm=cfg.layer_norm,
         )
+        self.normalizer = Normalizer(self.q.encoder.columns) if cfg.normalize_observations else None
 
-    def network_input(self, obs: Obs) -> Tensor:
-        """Return the observations, normalized if enabled."""
-        x = obs[OBS]
-        return x if self.normalizer is None else self.normalizer(x)
+    def initial_state(self, rows: int) -> State:
+        """Return the state of repeated random actions; None if they are not repeated."""
+        return self.epsilon_greedy.initial_state(rows)
 
-    def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
+    def network_input(self, obs: Obs) -> Inputs:
+        """Return images and vectors as the network takes them, vectors normalized if enabled."""
+        return self.q.encoder.select(obs, self.normalizer)
+
+    def forward(self, x: Inputs, noise: Noise | None = None) -> Tensor:
         """Return Q(x, .) [B, A] for normalized observations."""
         q: Tensor = self.q(x, noise)
         return q
@@ -161,9 +178,9 @@ class DQNPolicy(Policy):
             explore = explore - 1.0
             exploring = exploring and bool((explore > 0).any())
         if not exploring:
-            return PolicyOutput(action, None, {"q": value, "value": value})
-        action = td.epsilon_greedy(action, self.actions, explore)
-        return PolicyOutput(action, None, {"q": td.select_action(q, action), "value": value})
+            return PolicyOutput(action, state, {"q": value, "value": value})
+        action, state = self.epsilon_greedy(action, explore, state)
+        return PolicyOutput(action, state, {"q": td.select_action(q, action), "value": value})
 
 
 class DQN(LearnerState):
@@ -191,7 +208,7 @@ class DQN(LearnerState):
         self.updates = 0
 
     @torch.no_grad()
-    def target(self, batch: Transition, next_obs: Tensor, noise: Noise | None) -> Tensor:
+    def target(self, batch: Transition, next_obs: Inputs, noise: Noise | None) -> Tensor:
         """Return y [B]; `noise` is the online network's.
 
         DQN: y = r + gamma^n max_a Q'(s', a). Double: y = r + gamma^n Q'(s', argmax_a Q(s', a)) (eq. 4).
@@ -213,7 +230,7 @@ class DQN(LearnerState):
     def update(self, batch: Transition) -> UpdateResult:
         """Perform one gradient step, then the target update if it is due."""
         if self.policy.normalizer is not None and (weight := Normalizer.merge_weight(self.updates)):
-            merge_batch(self.policy.normalizer, batch.obs[OBS], weight, self.peers)
+            merge_batch(self.policy.normalizer, self.q.encoder.vector(batch.obs), weight, self.peers)
         grads, loss, (td_error, value) = self.value_and_grad(batch)
         skipped = self.optimizer.step(grads, loss)
         self.updates += 1

@@ -4,20 +4,44 @@ from __future__ import annotations
 
 import torch
 
-from troop.core.env import OBS, Continuous, Discrete, EnvSpec
-from troop.nets.cnn import default_torso, unsupported_image_reason
+from troop.core.env import ACTION_MASK, PRIVILEGED, Continuous, Discrete, EnvSpec
+from troop.nets.cnn import TORSOS, default_torso, unsupported_image_reason
+from troop.nets.outside import unknown_network_reason
+
+MAX_CHOICES = 4096  # actions for which a Q-network has an output each
 
 
-def continuous_control_reason(spec: EnvSpec) -> str | None:
-    """Require continuous actions and vector observations."""
+def continuous_control_reason(spec: EnvSpec, torso: str | None = None) -> str | None:
+    """Require continuous actions and observations that `torso` takes; None: vectors only."""
     if not isinstance(spec.action, Continuous):
         return (
-            f"{spec.id} has discrete actions; FastTD3, TD3, DDPG and SAC take continuous ones. "
+            f"{spec.id} has discrete actions; FastTD3, TD3, DDPG, SAC and FlashSAC take continuous ones. "
             "Use DQN, C51 or Rainbow for discrete ones"
         )
-    if len(spec.obs[OBS].shape) != 1:
-        return f"{spec.id} has image observations {spec.obs[OBS].shape}; this algorithm takes vectors"
-    return None
+    if torso is None:
+        if not spec.images:
+            return None
+        name = spec.images[0]
+        return (
+            f"{spec.id} has images {spec.obs[name].shape} as observation '{name}'; this algorithm takes "
+            "vectors. Use SAC or TD3, for instance with the recipe sac-pixels"
+        )
+    return observation_reason(spec, torso, False)
+
+
+def privileged_names(spec: EnvSpec) -> list[str]:
+    """Return the observations that only critics of continuous actions read."""
+    return [PRIVILEGED] if PRIVILEGED in spec.obs else []
+
+
+def split_images_reason(spec: EnvSpec) -> str | None:
+    """Require vectors: the critic learner trains the encoder of images, the actor learner publishes it."""
+    if not spec.images:
+        return None
+    return (
+        f"{spec.id} has images as the observation '{spec.images[0]}', whose encoder critics and policy "
+        "share; PQL trains them on separate hosts and takes vectors. Use the system Sync or Ape-X"
+    )
 
 
 def support_reason(atoms: int, v_min: float, v_max: float, normalize_rewards: bool) -> str | None:
@@ -29,31 +53,66 @@ def support_reason(atoms: int, v_min: float, v_max: float, normalize_rewards: bo
     return None
 
 
-def discrete_control_reason(spec: EnvSpec, net: str, normalize_observations: bool) -> str | None:
+def discrete_control_reason(spec: EnvSpec, torso: str, normalize_observations: bool) -> str | None:
     """Require discrete actions, and vectors or images [channels, height, width] of uint8 or float32."""
     if not isinstance(spec.action, Discrete):
         return (
             f"{spec.id} has continuous actions; DQN, C51 and Rainbow take discrete ones. "
-            "Use FastTD3, TD3, DDPG or SAC for continuous ones"
+            "Use FastTD3, TD3, DDPG, SAC or FlashSAC for continuous ones"
         )
-    field = spec.obs[OBS]
-    if field.dtype not in (torch.uint8, torch.float32):
-        return f"{spec.id} has observations of {field.dtype}; expected torch.uint8 or torch.float32"
-    if len(field.shape) == 1:
-        if net not in ("auto", "mlp"):
-            return f"{spec.id} has vector observations {field.shape}; the {net} torso takes images"
+    if spec.action.choices > MAX_CHOICES:
+        return (
+            f"{spec.id} has {spec.action.choices:,} actions{_factors(spec.action)}; DQN, C51 and Rainbow "
+            f"have an output for each and take at most {MAX_CHOICES:,}"
+        )
+    return observation_reason(spec, torso, normalize_observations)
+
+
+def observation_reason(spec: EnvSpec, torso: str, normalize_observations: bool) -> str | None:
+    """Require uint8 or float32 vectors and images [channels, height, width] that the torso takes."""
+    if reason := unknown_network_reason(torso, ("auto", "mlp", *TORSOS)):
+        return reason
+    shapes = spec.shapes(privileged=False)
+    if ":" in torso and len(shapes) > 1:
+        return f"{spec.id} has the observations {', '.join(shapes)}; the network {torso} takes a single one"
+    for name, shape in shapes.items():
+        dtype = spec.obs[name].dtype
+        if dtype not in (torch.uint8, torch.float32):
+            return f"{spec.id} has observations of {dtype}; expected torch.uint8 or torch.float32"
+        if len(shape) not in (1, 3):
+            return f"{spec.id} has observations {shape}; expected [n] or images [channels, height, width]"
+        if len(shape) == 3 and (reason := _image_reason(spec.id, shape, torso)):
+            return reason
+    first = next(iter(shapes.values()))
+    if not spec.images and torso not in ("auto", "mlp") and ":" not in torso:
+        return f"{spec.id} has vector observations {first}; the {torso} torso takes images"
+    if normalize_observations and len(spec.images) == len(shapes):
+        return (
+            f"{spec.id} has images {first}; normalize_observations is for vectors, pixels are divided by 255"
+        )
+    return None
+
+
+def action_mask_reason(spec: EnvSpec) -> str | None:
+    """Require one element of an action mask for each choice of each discrete action."""
+    if ACTION_MASK not in spec.obs:
         return None
-    return _image_reason(spec.id, field.shape, net, normalize_observations)
+    if not isinstance(spec.action, Discrete):
+        return f"{spec.id} has an action mask, which is for discrete actions, but continuous actions"
+    choices = sum(spec.action.factors) if spec.action.factors else spec.action.choices
+    if spec.width(ACTION_MASK) != choices:
+        return f"{spec.id} has an action mask of {spec.width(ACTION_MASK)} elements for {choices} choices"
+    return None
 
 
-def _image_reason(env: str, shape: tuple[int, ...], net: str, normalize_observations: bool) -> str | None:
-    if len(shape) != 3:
-        return f"{env} has observations {shape}; expected [n] or images [channels, height, width]"
+def _image_reason(env: str, shape: tuple[int, ...], torso: str) -> str | None:
     if shape[2] <= 4 and shape[2] < shape[0]:
         return f"{env} has images {shape}, channels last; expected [channels, height, width]"
-    if normalize_observations:
-        return f"{env} has images {shape}; normalize_observations is for vectors, pixels are divided by 255"
-    if net == "mlp":
+    if torso == "mlp" or ":" in torso:
         return None
-    reason = unsupported_image_reason(default_torso(shape) if net == "auto" else net, shape)
+    reason = unsupported_image_reason(default_torso(shape) if torso == "auto" else torso, shape)
     return f"{env}: {reason}" if reason else None
+
+
+def _factors(action: Discrete) -> str:
+    return f" ({' x '.join(map(str, action.factors))})" if action.factors else ""

@@ -10,34 +10,42 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
 
+from troop.algorithms.augmentation import shift_images
 from troop.algorithms.optim import (
+    ActorCriticState,
     LearnerState,
     OptimizerConfig,
+    frozen,
     frozen_copy,
     merge_batch,
     polyak_update,
     value_and_grad,
 )
-from troop.algorithms.requirements import continuous_control_reason, support_reason
-from troop.core.algorithm import Policy, PolicyOutput, State, UpdateResult
-from troop.core.batch import NStep, Transition
+from troop.algorithms.requirements import continuous_control_reason, split_images_reason, support_reason
+from troop.core.algorithm import CompileMode, Policy, PolicyOutput, UpdateResult
+from troop.core.batch import NStep, State, Transition
 from troop.core.config import bounded
-from troop.core.env import OBS, PRIVILEGED, Continuous, EnvSpec, Obs
+from troop.core.env import PRIVILEGED, Continuous, EnvSpec, Obs
+from troop.core.errors import BadInput
 from troop.core.exploration import Exploration, PerEpisodeUniform, RandomStart
 from troop.core.peers import NO_PEERS, Peers
-from troop.functional import categorical, tanh_normal, td
+from troop.functional import categorical, repeated_noise, tanh_normal, td
 from troop.nets.actors import GaussianActor
+from troop.nets.cnn import Torso
 from troop.nets.critics import Critics, QReduction, Reduction
+from troop.nets.encoder import ObservationEncoder, Trunk
 from troop.nets.mlp import Activation
 from troop.nets.network_config import NetworkConfig, NetworkKind
 from troop.nets.normalizer import Normalizer
+from troop.nets.temperature import Temperature
+
+SATURATED = 0.95  # |tanh(mean)| from which an output counts in `policy/saturation`
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,10 @@ class SACConfig:
     """Lower end of the log standard deviation."""
     log_std_max: float = 2.0
     """Range of the log standard deviation; it starts in the middle."""
+    noise_repeats: int = bounded(1, low=0, high=10_000)
+    """Largest number of steps for which the noise of sampled actions is held, with P(k) proportional to k^-2
+    (FlashSAC); 1 draws new noise in every step, which hardly moves a system with inertia; 0: a tenth of the
+    time limit, in half of the envs."""
     random_steps: int = bounded(0, low=0)
     """Env steps, over all envs of a collector, with uniformly random actions before the policy acts. Systems
     that fix the exploration of each env (Ape-X, PQL) have none."""
@@ -87,7 +99,13 @@ class SACConfig:
     normalize_rewards: bool = False
     """Scale rewards by a running estimate of the return's magnitude, so that returns fit the support."""
     net: NetworkKind = "mlp"
-    """mlp, simbav2 as in its paper, or simbav2_port as in FastTD3's code."""
+    """mlp, simbav2 as in its paper, simbav2_port as in FastTD3's code, or your own module:function."""
+    torso: Torso = "auto"
+    """Torso for images; auto is nature from 36x36 pixels on, else small; nips is the smaller one of 2013."""
+    image_features: int = bounded(50, low=1)
+    """Features to which actor and critics each reduce those of all torsos (DrQ-v2)."""
+    random_shift: int = bounded(4, low=0)
+    """Pixels by which images are shifted at random in every update (DrQ-v2); 0 for none."""
     actor_hidden: tuple[int, ...] = bounded((256, 256), low=1)
     """Widths of the hidden layers of the actor."""
     critic_hidden: tuple[int, ...] = bounded((256, 256), low=1)
@@ -115,9 +133,10 @@ class SACConfig:
     actor_carries_critic: bool = False
     """The policy holds the critics and returns values with its actions, from which actors compute initial
     priorities (Ape-X); these are the learner's priorities only where `atoms` is 0."""
-    compile: bool = False
+    compile: CompileMode = False
     """Compile losses and gradients with torch.compile: half a minute once, then more updates per second with
-    small networks on a CPU; needs a C++ compiler there."""
+    small networks on a CPU; needs a C++ compiler there. auto: during training, if measurements say that it
+    pays."""
     amp: bool = False
     """bf16 autocast of targets and losses; only on devices with bf16 units."""
 
@@ -149,6 +168,10 @@ class SACConfig:
         """Return the architecture of a network with these hidden layers."""
         return NetworkConfig(hidden, self.layer_norm, self.activation, self.net)
 
+    def trunk(self, encoder: ObservationEncoder) -> Trunk:
+        """Return a new trunk for the image features of `encoder`."""
+        return Trunk(encoder.image_features, self.image_features)
+
     def optimizer(self, device: str) -> OptimizerConfig:
         """Return the optimizer settings shared by actor and critics."""
         return OptimizerConfig(
@@ -156,11 +179,11 @@ class SACConfig:
         )
 
     def unsupported_reason(self, spec: EnvSpec) -> str | None:
-        """Require continuous actions, vector observations, a valid support and log_std_min < log_std_max."""
+        """Require continuous actions, a torso for images, a valid support and log_std_min < log_std_max."""
         if self.log_std_min >= self.log_std_max:
             return f"log_std_min {self.log_std_min:g} is not below log_std_max {self.log_std_max:g}"
         return (
-            continuous_control_reason(spec)
+            continuous_control_reason(spec, self.torso)
             or (
                 support_reason(self.atoms, self.v_min, self.v_max, self.normalize_rewards)
                 if self.atoms
@@ -170,9 +193,9 @@ class SACConfig:
             or self.network(self.critic_hidden).unsupported_reason("critic_hidden")
         )
 
-    def unsplittable_reason(self) -> str | None:
-        """Return None: every SAC can be split."""
-        return None
+    def unsplittable_reason(self, spec: EnvSpec) -> str | None:
+        """Reject images."""
+        return split_images_reason(spec)
 
     def policy(self, spec: EnvSpec) -> SACPolicy:
         """Build the policy alone, on the CPU."""
@@ -191,48 +214,45 @@ class SACConfig:
         return SACActorLearner.standalone(self, spec, peers, device)
 
 
-class Temperature(nn.Module):
-    """alpha, parameterised by its logarithm so that it stays positive."""
-
-    def __init__(self, alpha: float) -> None:
-        super().__init__()
-        self.log_alpha = nn.Parameter(torch.tensor(math.log(alpha)))
-
-    def forward(self) -> Tensor:
-        """Return alpha."""
-        return self.log_alpha.exp()
-
-
 class SACPolicy(Policy):
-    """Observation normalizer, tanh-Gaussian actor pi, and the temperature, which the critics need too."""
+    """Encoder and normalizer of observations, tanh-Gaussian actor pi, and the temperature for the critics."""
 
     def __init__(self, spec: EnvSpec, cfg: SACConfig) -> None:
         super().__init__()
         assert isinstance(spec.action, Continuous)
+        # The critic learner trains the encoder.
+        self.encoder = ObservationEncoder(spec.shapes(), cfg.torso, orthogonal=True)
         # One normalizer over all columns serves actor and critics: the actor's columns come first.
-        self.normalizer = Normalizer(spec.width(OBS) + spec.width(PRIVILEGED))
+        self.normalizer = Normalizer(self.encoder.columns)
+        self.normalize = cfg.normalize_observations and self.encoder.columns > 0
         self.actor = GaussianActor(
-            spec.width(),
+            self.encoder.features - spec.width(PRIVILEGED),
             cfg.network(cfg.actor_hidden),
             spec.action.size,
             cfg.log_std_min,
             cfg.log_std_max,
             cfg.actor_init,
+            cfg.trunk(self.encoder),
         )
-        self.normalize, self.action_size = cfg.normalize_observations, spec.action.size
-        self.critic = build_critics(spec, cfg) if cfg.actor_carries_critic else None
+        self.action_size = spec.action.size
+        self.critic = build_critics(spec, cfg, self.encoder) if cfg.actor_carries_critic else None
         self.value = QReduction(cfg.q_reduction, cfg.atom_values())
         self.temperature = Temperature(cfg.alpha_init)
+        self.held_noise = repeated_noise.HeldNoise(spec.action.size, cfg.noise_repeats, spec.episode_limit)
 
-    def critic_input(self, obs: Obs) -> Tensor:
-        """Return all observation columns, normalized if enabled; the actor's columns come first."""
-        x = full_obs(obs)
-        return self.normalizer(x) if self.normalize else x
+    def initial_state(self, rows: int) -> State:
+        """Return the state of held noise; None if noise is drawn in every step."""
+        return self.held_noise.initial_state(rows)
+
+    def critic_input(self, obs: Obs, skip: tuple[str, ...] = ()) -> Tensor:
+        """Return image features and normalized columns of all observations; the actor's come first."""
+        normalizer = self.normalizer if self.normalize else None
+        features: Tensor = self.encoder(self.encoder.select(obs, normalizer, skip))
+        return features
 
     def actor_input(self, obs: Obs) -> Tensor:
         """Return the columns that acting needs: the actor's, or all if the policy carries the critics."""
-        x = obs[OBS] if self.critic is None else full_obs(obs)
-        return self.normalizer(x) if self.normalize else x
+        return self.critic_input(obs, (PRIVILEGED,) if self.critic is None else ())
 
     def sample(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return reparameterised actions [B, A] for normalized observations, and log pi [B]."""
@@ -249,34 +269,31 @@ class SACPolicy(Policy):
         mean, log_std = self.actor(x[:, : self.actor.inputs])
         action, entropy_bonus = mean.tanh(), torch.zeros_like(explore)
         if explore.any():
-            sampled, log_prob = tanh_normal.sample(mean, log_std)
             exploring = explore > 0
+            noise, state = self.held_noise(state, exploring)
+            u = torch.addcmul(mean, log_std.exp(), noise)
+            sampled, log_prob = u.tanh(), tanh_normal.log_prob(u, noise, log_std)
             if (random := explore.isinf()).any():
-                sampled = torch.where(random.unsqueeze(-1), torch.rand_like(sampled) * 2 - 1, sampled)
+                sampled = torch.where(random.unsqueeze(-1), repeated_noise.uniform(noise), sampled)
             action = torch.where(exploring.unsqueeze(-1), sampled, action)
             entropy_bonus = torch.where(exploring, -self.temperature() * log_prob, entropy_bonus)
         if self.critic is None:
-            return PolicyOutput(action)
+            return PolicyOutput(action, state)
         q = self.value(self.critic(x, action))
-        return PolicyOutput(action, None, {"q": q, "value": q + entropy_bonus})
+        return PolicyOutput(action, state, {"q": q, "value": q + entropy_bonus})
 
 
-def full_obs(obs: Obs) -> Tensor:
-    """Concatenate policy and privileged observations, [B, obs + privileged]."""
-    return torch.cat((obs[OBS], obs[PRIVILEGED]), -1) if PRIVILEGED in obs else obs[OBS]
-
-
-def build_critics(spec: EnvSpec, cfg: SACConfig) -> Critics:
-    """Build the critics Q_1..Q_C over (observation, privileged observation, action)."""
+def build_critics(spec: EnvSpec, cfg: SACConfig, encoder: ObservationEncoder) -> Critics:
+    """Build the critics Q_1..Q_C over (encoded observations, action)."""
     assert isinstance(spec.action, Continuous)
-    inputs = spec.width(OBS) + spec.width(PRIVILEGED) + spec.action.size
-    return Critics(inputs, cfg.network(cfg.critic_hidden), cfg.atoms or 1, cfg.critics)
+    inputs, trunk = encoder.features + spec.action.size, cfg.trunk(encoder)
+    return Critics(inputs, cfg.network(cfg.critic_hidden), cfg.atoms or 1, cfg.critics, trunk)
 
 
 def build_networks(spec: EnvSpec, cfg: SACConfig, device: str) -> tuple[SACPolicy, Critics]:
     """Build policy and critics in a fixed order: whole and split learners start with equal weights."""
     policy = cfg.policy(spec).to(device)
-    return policy, build_critics(spec, cfg).to(device) if policy.critic is None else policy.critic
+    return policy, policy.critic or build_critics(spec, cfg, policy.encoder).to(device)
 
 
 class SACCriticLearner(LearnerState):
@@ -288,9 +305,10 @@ class SACCriticLearner(LearnerState):
         self.peer_module: nn.Module = policy
         self.atoms = cfg.atom_values(device)
         self.elementwise_min = cfg.clipped_double_q and cfg.categorical_min == "elementwise_min"
-        self.optimizer = cfg.optimizer(device).build(critic, cfg.critic_lr, peers)
+        trained = nn.ModuleList([critic, policy.encoder])
+        self.optimizer = cfg.optimizer(device).build(trained, cfg.critic_lr, peers)
         self.target_critic = frozen_copy(critic)
-        self.value_and_grad = value_and_grad(self.loss, critic.parameters(), device, cfg.compile, cfg.amp)
+        self.value_and_grad = value_and_grad(self.loss, trained.parameters(), device, cfg.compile, cfg.amp)
         self.updates = 0
         self.saved = {name: name for name in ("policy", "critic", "target_critic")}
         self.saved["critic_optimizer"] = "optimizer"
@@ -298,6 +316,8 @@ class SACCriticLearner(LearnerState):
     @classmethod
     def standalone(cls, cfg: SACConfig, spec: EnvSpec, peers: Peers, device: str) -> Self:
         """Build a critic learner with a lagged copy of the policy that another host trains."""
+        if reason := cfg.unsplittable_reason(spec):
+            raise BadInput(f"{reason}.")
         policy, critic = build_networks(spec, cfg, device)
         if policy.critic is critic:  # the policy's own critics are overwritten with each policy received
             critic = copy.deepcopy(critic)
@@ -332,7 +352,9 @@ class SACCriticLearner(LearnerState):
 
     def loss(self, batch: Transition) -> tuple[Tensor, tuple[Tensor | None, Tensor]]:
         """Return sum_i mean_b l(Q_i(s, a), y) with row priorities [B] and the mean target value."""
-        y = self.target(batch, self.policy.critic_input(batch.next_obs))
+        with torch.no_grad():
+            next_obs = self.policy.critic_input(batch.next_obs)
+        y = self.target(batch, next_obs)
         q = self.critic(self.policy.critic_input(batch.obs), batch.action)  # [C, B, K]
         if self.atoms is None:
             td_error = q.squeeze(-1).float() - y  # [C, B]
@@ -375,7 +397,9 @@ class SACActorLearner(LearnerState):
         plain = dataclasses.replace(cfg.optimizer(device), weight_decay=0.0, max_grad_norm=0.0)
         self.alpha_optimizer = plain.build(policy.temperature, cfg.alpha_lr, peers, cfg.policy_delay)
         self.target_entropy = -cfg.target_entropy_ratio * policy.action_size
-        self._critic_parameters = [p for p in critic.parameters() if p.requires_grad]
+        # The critics only pass the gradient on, and the encoder learns from the critics' loss alone.
+        frozen_modules = nn.ModuleList([critic, policy.encoder])
+        self._frozen_parameters = [p for p in frozen_modules.parameters() if p.requires_grad]
         parameters = policy.actor.parameters()
         self.value_and_grad = value_and_grad(self.loss, parameters, device, cfg.compile, cfg.amp)
         self.updates = 0
@@ -385,6 +409,8 @@ class SACActorLearner(LearnerState):
     @classmethod
     def standalone(cls, cfg: SACConfig, spec: EnvSpec, peers: Peers, device: str) -> Self:
         """Build an actor learner with lagged copies of the critics that another host trains."""
+        if reason := cfg.unsplittable_reason(spec):
+            raise BadInput(f"{reason}.")
         policy, critic = build_networks(spec, cfg, device)
         return cls(cfg, policy, critic.requires_grad_(False), peers, device)
 
@@ -396,28 +422,26 @@ class SACActorLearner(LearnerState):
     def update_normalizer(self, obs: Obs) -> None:
         """Merge a batch into the normalizer's statistics; call once per update."""
         if self.policy.normalize and (weight := Normalizer.merge_weight(self.updates)):
-            merge_batch(self.policy.normalizer, full_obs(obs), weight, self.peers)
+            merge_batch(self.policy.normalizer, self.policy.encoder.vector(obs), weight, self.peers)
         self.updates += 1
 
-    def loss(self, obs: Obs) -> tuple[Tensor, tuple[Tensor]]:
-        """Return mean(alpha log pi(a|s) - Q(s, a)) with a ~ pi (eq. 9), with log pi [B]."""
+    def loss(self, obs: Obs) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Return mean(alpha log pi(a|s) - Q(s, a)), a ~ pi (eq. 9), log pi [B], saturated share."""
         x = self.policy.critic_input(obs)
-        action, log_prob = self.policy.sample(x)
+        mean, log_std = self.policy.actor(x[:, : self.policy.actor.inputs])
+        action, log_prob = tanh_normal.sample(mean.float(), log_std.float())
+        saturation = (mean.detach().tanh().abs() > SATURATED).float().mean()
         q: Tensor = self.policy.value(self.critic(x, action).float())
         alpha = self.policy.temperature().detach()
-        return (alpha * log_prob - q).mean(), (log_prob.detach(),)
+        return (alpha * log_prob - q).mean(), (log_prob.detach(), saturation)
 
     def update_actor(self, obs: Obs) -> UpdateResult:
         """Perform one gradient step of the actor and one of the temperature."""
-        # The critics only pass the gradient on: without this their own gradients would be computed too.
-        for parameter in self._critic_parameters:
-            parameter.requires_grad = False
-        grads, loss, (log_prob,) = self.value_and_grad(obs)
+        with frozen(self._frozen_parameters):
+            grads, loss, (log_prob, saturation) = self.value_and_grad(obs)
         skipped = self.optimizer.step(grads, loss)
         self.policy.actor.net.project()
-        for parameter in self._critic_parameters:
-            parameter.requires_grad = True
-        metrics = {"loss/policy": loss, "count/skipped_updates": skipped}
+        metrics = {"loss/policy": loss, "policy/saturation": saturation, "count/skipped_updates": skipped}
         return UpdateResult(metrics | self.update_temperature(log_prob))
 
     def update_temperature(self, log_prob: Tensor) -> dict[str, Tensor]:
@@ -430,7 +454,7 @@ class SACActorLearner(LearnerState):
         return {"policy/alpha": alpha, "policy/entropy": entropy}
 
 
-class SAC:
+class SAC(ActorCriticState):
     """Critic learner and actor learner on one host, sharing policy and critics."""
 
     def __init__(self, spec: EnvSpec, cfg: SACConfig, peers: Peers, device: str) -> None:
@@ -442,6 +466,7 @@ class SAC:
 
     def update(self, batch: Transition) -> UpdateResult:
         """Perform one critic update and, on every `policy_delay`-th call, one of actor and temperature."""
+        batch = shift_images(batch, self.policy.encoder.images, self.cfg.random_shift)
         self.actor_learner.update_normalizer(batch.obs)
         result = self.critic_learner.update_critic(batch)
         if self.critic_learner.updates % self.cfg.policy_delay == 0:
@@ -450,17 +475,3 @@ class SAC:
             result.metrics["count/skipped_updates"] += skipped
         self.critic_learner.update_targets()
         return result
-
-    @property
-    def consecutive_skips(self) -> Tensor:
-        """The larger number of consecutive skipped updates of actor and critics."""
-        return torch.maximum(self.critic_learner.consecutive_skips, self.actor_learner.consecutive_skips)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of both learners; entries they share have the same key."""
-        return self.critic_learner.state_dict() | self.actor_learner.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`."""
-        self.critic_learner.load_state_dict(state)
-        self.actor_learner.load_state_dict(state)

@@ -15,34 +15,42 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
 
+from troop.algorithms.augmentation import shift_images
 from troop.algorithms.optim import (
+    ActorCriticState,
     LearnerState,
     OptimizerConfig,
+    frozen,
     frozen_copy,
     merge_batch,
     polyak_update,
     value_and_grad,
 )
-from troop.algorithms.requirements import continuous_control_reason, support_reason
-from troop.core.algorithm import Policy, PolicyOutput, State, UpdateResult
-from troop.core.batch import NStep, Transition
+from troop.algorithms.requirements import continuous_control_reason, split_images_reason, support_reason
+from troop.core.algorithm import CompileMode, Policy, PolicyOutput, UpdateResult
+from troop.core.batch import NStep, State, Transition
 from troop.core.config import bounded
-from troop.core.env import OBS, PRIVILEGED, Continuous, EnvSpec, Obs
+from troop.core.env import PRIVILEGED, Continuous, EnvSpec, Obs
 from troop.core.errors import BadInput
 from troop.core.exploration import Exploration, PerEpisodeUniform, RandomStart
 from troop.core.peers import NO_PEERS, Peers
-from troop.functional import categorical, td
+from troop.functional import categorical, repeated_noise, td
 from troop.functional.clip_gradient import clip_gradient
 from troop.nets.actors import DeterministicActor
+from troop.nets.cnn import Torso
 from troop.nets.critics import Critics, QReduction, Reduction
+from troop.nets.encoder import ObservationEncoder, Trunk
 from troop.nets.mlp import Activation
 from troop.nets.network_config import NetworkConfig, NetworkKind
 from troop.nets.normalizer import Normalizer
+
+PREACTIVATION_LIMIT = 1.5  # |u| from which `preactivation_penalty` counts
+SATURATED = 0.95  # |action| from which an output counts in `policy/saturation`
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,9 @@ class TD3Config:
     """Lower end of the exploration noise."""
     std_max: float = bounded(0.4, low=0)
     """Exploration noise: each env draws its standard deviation from this range at each episode start."""
+    noise_repeats: int = bounded(1, low=0, high=10_000)
+    """Largest number of steps for which noise is held, P(k) proportional to k^-2 (FlashSAC); 1: new noise in
+    every step, which hardly moves a system with inertia; 0: a tenth of an episode, in half of the envs."""
     random_steps: int = bounded(0, low=0)
     """Env steps, over all envs of a collector, with uniformly random actions before the policy acts
     (TD3: 25,000, DDPG: 10,000). Systems that fix the noise of each env (Ape-X, PQL) have none."""
@@ -96,7 +107,13 @@ class TD3Config:
     normalize_rewards: bool = False
     """Scale rewards by a running estimate of the return's magnitude, so that returns fit the support."""
     net: NetworkKind = "mlp"
-    """mlp, simbav2 as in its paper, or simbav2_port as in FastTD3's code."""
+    """mlp, simbav2 as in its paper, simbav2_port as in FastTD3's code, or your own module:function."""
+    torso: Torso = "auto"
+    """Torso for images; auto is nature from 36x36 pixels on, else small; nips is the smaller one of 2013."""
+    image_features: int = bounded(50, low=1)
+    """Features to which actor and critics each reduce those of all torsos (DrQ-v2)."""
+    random_shift: int = bounded(4, low=0)
+    """Pixels by which images are shifted at random in every update (DrQ-v2); 0 for none."""
     actor_hidden: tuple[int, ...] = bounded((512, 256, 128), low=1)
     """Widths of the hidden layers of the actor."""
     critic_hidden: tuple[int, ...] = bounded((1024, 512, 256), low=1)
@@ -107,6 +124,9 @@ class TD3Config:
     """LayerNorm before each activation: more stable with small batches and many updates per step."""
     actor_init: float = bounded(0.01, low=0)
     """Standard deviation of the initial weights of the actor's output layer (MLP only)."""
+    preactivation_penalty: float = bounded(0.0, low=0)
+    """Weight of mean(max(0, |u| - 1.5)^2) in the actor loss, for actions tanh(u): it keeps the actor where
+    its gradient does not vanish (tanh 1.5 = 0.905)."""
     actor_lr: float = bounded(3e-4, above=0)
     """Learning rate of the actor."""
     critic_lr: float = bounded(3e-4, above=0)
@@ -126,9 +146,10 @@ class TD3Config:
     actor_carries_critic: bool = False
     """The policy holds the critics and returns values with its actions, from which actors compute initial
     priorities (Ape-X DPG); these are the learner's priorities only where `atoms` is 0."""
-    compile: bool = False
+    compile: CompileMode = False
     """Compile losses and gradients with torch.compile: half a minute once, then 1.15 to 1.4 times the updates
-    of small networks on a CPU; needs a C++ compiler there."""
+    of small networks on a CPU; needs a C++ compiler there. auto: during training, if measurements say that it
+    pays."""
     amp: bool = False
     """bf16 autocast of targets and losses; only on devices with bf16 units."""
 
@@ -160,6 +181,10 @@ class TD3Config:
         """Return the architecture of a network with these hidden layers."""
         return NetworkConfig(hidden, self.layer_norm, self.activation, self.net)
 
+    def trunk(self, encoder: ObservationEncoder) -> Trunk:
+        """Return a new trunk for the image features of `encoder`."""
+        return Trunk(encoder.image_features, self.image_features)
+
     def optimizer(self, device: str) -> OptimizerConfig:
         """Return the optimizer settings shared by actor and critics."""
         return OptimizerConfig(
@@ -167,11 +192,11 @@ class TD3Config:
         )
 
     def unsupported_reason(self, spec: EnvSpec) -> str | None:
-        """Require continuous actions, vector observations, a valid support and std_min <= std_max."""
+        """Require continuous actions, a torso for images, a valid support and std_min <= std_max."""
         if self.std_min > self.std_max:
             return f"std_min {self.std_min:g} is above std_max {self.std_max:g}"
         return (
-            continuous_control_reason(spec)
+            continuous_control_reason(spec, self.torso)
             or (
                 support_reason(self.atoms, self.v_min, self.v_max, self.normalize_rewards)
                 if self.atoms
@@ -181,8 +206,8 @@ class TD3Config:
             or self.network(self.critic_hidden).unsupported_reason("critic_hidden")
         )
 
-    def unsplittable_reason(self) -> str | None:
-        """Reject a target policy: a separate critic learner uses its lagged copy of the policy instead."""
+    def unsplittable_reason(self, spec: EnvSpec) -> str | None:
+        """Reject images and a target policy: a separate critic learner uses its lagged copy of the policy."""
         for name in ("target_policy", "delay_targets"):
             if getattr(self, name):
                 flag = f"--algorithm.{name.replace('_', '-')}"
@@ -190,7 +215,7 @@ class TD3Config:
                     f"{flag} is True, but a critic learner on its own host bootstraps from a lagged copy of "
                     f"the policy and does not see actor updates; pass --algorithm.no-{name.replace('_', '-')}"
                 )
-        return None
+        return split_images_reason(spec)
 
     def policy(self, spec: EnvSpec) -> TD3Policy:
         """Build the policy alone, on the CPU."""
@@ -210,29 +235,38 @@ class TD3Config:
 
 
 class TD3Policy(Policy):
-    """Observation normalizer and deterministic actor pi; the critics too with `actor_carries_critic`."""
+    """Encoder and normalizer of observations, deterministic actor pi; with `actor_carries_critic` critics."""
 
     def __init__(self, spec: EnvSpec, cfg: TD3Config) -> None:
         super().__init__()
         assert isinstance(spec.action, Continuous)
+        # The critic learner trains the encoder.
+        self.encoder = ObservationEncoder(spec.shapes(), cfg.torso, orthogonal=True)
         # One normalizer over all columns serves actor and critics: the actor's columns come first.
-        self.normalizer = Normalizer(spec.width(OBS) + spec.width(PRIVILEGED))
+        self.normalizer = Normalizer(self.encoder.columns)
+        self.normalize = cfg.normalize_observations and self.encoder.columns > 0
+        inputs, trunk = self.encoder.features - spec.width(PRIVILEGED), cfg.trunk(self.encoder)
         self.actor = DeterministicActor(
-            spec.width(), cfg.network(cfg.actor_hidden), spec.action.size, cfg.actor_init
+            inputs, cfg.network(cfg.actor_hidden), spec.action.size, cfg.actor_init, trunk
         )
-        self.normalize, self.clip_actions = cfg.normalize_observations, cfg.clip_actions
-        self.critic = build_critics(spec, cfg) if cfg.actor_carries_critic else None
+        self.clip_actions = cfg.clip_actions
+        self.held_noise = repeated_noise.HeldNoise(spec.action.size, cfg.noise_repeats, spec.episode_limit)
+        self.critic = build_critics(spec, cfg, self.encoder) if cfg.actor_carries_critic else None
         self.value = QReduction(cfg.q_reduction, cfg.atom_values())
 
-    def critic_input(self, obs: Obs) -> Tensor:
-        """Return all observation columns, normalized if enabled; the actor's columns come first."""
-        x = full_obs(obs)
-        return self.normalizer(x) if self.normalize else x
+    def initial_state(self, rows: int) -> State:
+        """Return the state of held noise; None if noise is drawn in every step."""
+        return self.held_noise.initial_state(rows)
+
+    def critic_input(self, obs: Obs, skip: tuple[str, ...] = ()) -> Tensor:
+        """Return image features and normalized columns of all observations; the actor's come first."""
+        normalizer = self.normalizer if self.normalize else None
+        features: Tensor = self.encoder(self.encoder.select(obs, normalizer, skip))
+        return features
 
     def actor_input(self, obs: Obs) -> Tensor:
         """Return the columns that acting needs: the actor's, or all if the policy carries the critics."""
-        x = obs[OBS] if self.critic is None else full_obs(obs)
-        return self.normalizer(x) if self.normalize else x
+        return self.critic_input(obs, (PRIVILEGED,) if self.critic is None else ())
 
     def forward(self, x: Tensor) -> Tensor:
         """Return pi(x) [B, A] for normalized observations."""
@@ -248,32 +282,28 @@ class TD3Policy(Policy):
         x = self.actor_input(obs)
         greedy = action = self(x)
         if explore.any():
-            action = torch.addcmul(greedy, torch.randn_like(greedy), explore.unsqueeze(-1))
+            noise, state = self.held_noise(state, explore > 0)
+            action = torch.addcmul(greedy, noise, explore.unsqueeze(-1))
             if (random := explore.isinf()).any():
-                action = torch.where(random.unsqueeze(-1), torch.rand_like(action) * 2 - 1, action)
+                action = torch.where(random.unsqueeze(-1), repeated_noise.uniform(noise), action)
         action = action.clamp(-1, 1) if self.clip_actions else action
         if self.critic is None:
-            return PolicyOutput(action)
+            return PolicyOutput(action, state)
         q, value = (self.value(self.critic(x, each)) for each in (action, greedy))
-        return PolicyOutput(action, None, {"q": q, "value": value})
+        return PolicyOutput(action, state, {"q": q, "value": value})
 
 
-def full_obs(obs: Obs) -> Tensor:
-    """Concatenate policy and privileged observations, [B, obs + privileged]."""
-    return torch.cat((obs[OBS], obs[PRIVILEGED]), -1) if PRIVILEGED in obs else obs[OBS]
-
-
-def build_critics(spec: EnvSpec, cfg: TD3Config) -> Critics:
-    """Build the critics Q_1..Q_C over (observation, privileged observation, action)."""
+def build_critics(spec: EnvSpec, cfg: TD3Config, encoder: ObservationEncoder) -> Critics:
+    """Build the critics Q_1..Q_C over (encoded observations, action)."""
     assert isinstance(spec.action, Continuous)
-    inputs = spec.width(OBS) + spec.width(PRIVILEGED) + spec.action.size
-    return Critics(inputs, cfg.network(cfg.critic_hidden), cfg.atoms or 1, cfg.critics)
+    inputs, trunk = encoder.features + spec.action.size, cfg.trunk(encoder)
+    return Critics(inputs, cfg.network(cfg.critic_hidden), cfg.atoms or 1, cfg.critics, trunk)
 
 
 def build_networks(spec: EnvSpec, cfg: TD3Config, device: str) -> tuple[TD3Policy, Critics]:
     """Build policy and critics in a fixed order: whole and split learners start with equal weights."""
     policy = cfg.policy(spec).to(device)
-    return policy, build_critics(spec, cfg).to(device) if policy.critic is None else policy.critic
+    return policy, policy.critic or build_critics(spec, cfg, policy.encoder).to(device)
 
 
 class TD3CriticLearner(LearnerState):
@@ -285,10 +315,11 @@ class TD3CriticLearner(LearnerState):
         self.peer_module: nn.Module = policy
         self.atoms = cfg.atom_values(device)
         self.elementwise_min = cfg.clipped_double_q and cfg.categorical_min == "elementwise_min"
-        self.optimizer = cfg.optimizer(device).build(critic, cfg.critic_lr, peers)
+        trained = nn.ModuleList([critic, policy.encoder])
+        self.optimizer = cfg.optimizer(device).build(trained, cfg.critic_lr, peers)
         self.target_critic = frozen_copy(critic)
         self.target_actor: nn.Module = frozen_copy(policy.actor) if cfg.target_policy else policy.actor
-        self.value_and_grad = value_and_grad(self.loss, critic.parameters(), device, cfg.compile, cfg.amp)
+        self.value_and_grad = value_and_grad(self.loss, trained.parameters(), device, cfg.compile, cfg.amp)
         self.updates = 0
         self.saved = {name: name for name in ("policy", "critic", "target_critic")}
         self.saved["critic_optimizer"] = "optimizer"
@@ -298,7 +329,7 @@ class TD3CriticLearner(LearnerState):
     @classmethod
     def standalone(cls, cfg: TD3Config, spec: EnvSpec, peers: Peers, device: str) -> Self:
         """Build a critic learner with a lagged copy of the policy that another host trains."""
-        if reason := cfg.unsplittable_reason():
+        if reason := cfg.unsplittable_reason(spec):
             raise BadInput(f"{reason}.")
         policy, critic = build_networks(spec, cfg, device)
         if policy.critic is critic:  # the policy's own critics are overwritten with each policy received
@@ -337,7 +368,9 @@ class TD3CriticLearner(LearnerState):
 
     def loss(self, batch: Transition) -> tuple[Tensor, tuple[Tensor | None, Tensor]]:
         """Return sum_i mean_b l(Q_i(s, a), y) with row priorities [B] and the mean target value."""
-        y = self.target(batch, self.policy.critic_input(batch.next_obs))
+        with torch.no_grad():
+            next_obs = self.policy.critic_input(batch.next_obs)
+        y = self.target(batch, next_obs)
         q = self.critic(self.policy.critic_input(batch.obs), batch.action)  # [C, B, K]
         if self.atoms is None:
             td_error = q.squeeze(-1).float() - y  # [C, B]
@@ -378,7 +411,9 @@ class TD3ActorLearner(LearnerState):
         self.module: nn.Module = policy
         self.peer_module: nn.Module = critic
         self.optimizer = cfg.optimizer(device).build(policy.actor, cfg.actor_lr, peers, cfg.policy_delay)
-        self._critic_parameters = [p for p in critic.parameters() if p.requires_grad]
+        # The critics only pass the gradient on, and the encoder learns from the critics' loss alone.
+        frozen_modules = nn.ModuleList([critic, policy.encoder])
+        self._frozen_parameters = [p for p in frozen_modules.parameters() if p.requires_grad]
         parameters = policy.actor.parameters()
         self.value_and_grad = value_and_grad(self.loss, parameters, device, cfg.compile, cfg.amp)
         self.updates = 0
@@ -387,7 +422,7 @@ class TD3ActorLearner(LearnerState):
     @classmethod
     def standalone(cls, cfg: TD3Config, spec: EnvSpec, peers: Peers, device: str) -> Self:
         """Build an actor learner with lagged copies of the critics that another host trains."""
-        if reason := cfg.unsplittable_reason():
+        if reason := cfg.unsplittable_reason(spec):
             raise BadInput(f"{reason}.")
         policy, critic = build_networks(spec, cfg, device)
         return cls(cfg, policy, critic.requires_grad_(False), peers, device)
@@ -400,32 +435,35 @@ class TD3ActorLearner(LearnerState):
     def update_normalizer(self, obs: Obs) -> None:
         """Merge a batch into the normalizer's statistics; call once per update."""
         if self.policy.normalize and (weight := Normalizer.merge_weight(self.updates)):
-            merge_batch(self.policy.normalizer, full_obs(obs), weight, self.peers)
+            merge_batch(self.policy.normalizer, self.policy.encoder.vector(obs), weight, self.peers)
         self.updates += 1
 
-    def loss(self, obs: Obs) -> tuple[Tensor, tuple[()]]:
-        """Return -mean Q(s, pi(s)): the deterministic policy gradient (TD3 eq. 1, DDPG eq. 6)."""
+    def loss(self, obs: Obs) -> tuple[Tensor, tuple[Tensor]]:
+        """Return -mean Q(s, pi(s)) (TD3 eq. 1, DDPG eq. 6) and the share of saturated actions."""
         x = self.policy.critic_input(obs)
-        action = self.policy(x)
+        u = self.policy.actor.preactivation(x[:, : self.policy.actor.inputs])
+        action = u.tanh()
+        saturation = (action.detach().abs() > SATURATED).float().mean()
         if self.cfg.action_gradient_clip:  # per row: the mean below divides gradients by the batch size
             action = clip_gradient(action, self.cfg.action_gradient_clip / len(action))
         q: Tensor = self.policy.value(self.critic(x, action).float())
-        return -q.mean(), ()
+        loss = -q.mean()
+        if self.cfg.preactivation_penalty:
+            excess = (u.float().abs() - PREACTIVATION_LIMIT).clamp_min(0)
+            loss = loss + self.cfg.preactivation_penalty * excess.square().mean()
+        return loss, (saturation,)
 
     def update_actor(self, obs: Obs) -> UpdateResult:
         """Perform one gradient step of the actor."""
-        # The critics only pass the gradient on: without this their own gradients would be computed too.
-        for parameter in self._critic_parameters:
-            parameter.requires_grad = False
-        grads, loss, _ = self.value_and_grad(obs)
+        with frozen(self._frozen_parameters):
+            grads, loss, (saturation,) = self.value_and_grad(obs)
         skipped = self.optimizer.step(grads, loss)
         self.policy.actor.net.project()
-        for parameter in self._critic_parameters:
-            parameter.requires_grad = True
-        return UpdateResult({"loss/policy": loss, "count/skipped_updates": skipped})
+        metrics = {"loss/policy": loss, "policy/saturation": saturation, "count/skipped_updates": skipped}
+        return UpdateResult(metrics)
 
 
-class TD3:
+class TD3(ActorCriticState):
     """Critic learner and actor learner on one host, sharing policy and critics."""
 
     def __init__(self, spec: EnvSpec, cfg: TD3Config, peers: Peers, device: str) -> None:
@@ -440,6 +478,7 @@ class TD3:
 
     def update(self, batch: Transition) -> UpdateResult:
         """Perform one critic update and, every `policy_delay` calls, one actor update (algorithm 1)."""
+        batch = shift_images(batch, self.policy.encoder.images, self.cfg.random_shift)
         self.actor_learner.update_normalizer(batch.obs)
         result = self.critic_learner.update_critic(batch)
         actor_due = self.critic_learner.updates % self.cfg.policy_delay == 0
@@ -450,17 +489,3 @@ class TD3:
         if actor_due or not self.cfg.delay_targets:
             self.critic_learner.update_targets()
         return result
-
-    @property
-    def consecutive_skips(self) -> Tensor:
-        """The larger number of consecutive skipped updates of actor and critics."""
-        return torch.maximum(self.critic_learner.consecutive_skips, self.actor_learner.consecutive_skips)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of both learners; entries they share have the same key."""
-        return self.critic_learner.state_dict() | self.actor_learner.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`."""
-        self.critic_learner.load_state_dict(state)
-        self.actor_learner.load_state_dict(state)

@@ -9,7 +9,7 @@ import torch
 from troop.algorithms import DQNConfig
 from troop.algorithms.optim import frozen_copy
 from troop.bench.table import BenchResult
-from troop.bench.timing import time_alternately
+from troop.bench.timing import Report, ignore, time_alternately
 from troop.core.batch import NStep, Transition
 from troop.core.env import Discrete, EnvSpec, Field
 from troop.core.exploration import LinearSchedule
@@ -46,7 +46,7 @@ def _bare_update(rows: int) -> Callable[[], None]:
     return update
 
 
-def learner(threads: int = 0) -> list[BenchResult]:
+def learner(threads: int = 0, report: Report = ignore) -> list[BenchResult]:
     """Compare DQN's updates per second on uint8 batches with those of the bare network."""
     prepare(threads)
     results = []
@@ -63,6 +63,7 @@ def learner(threads: int = 0) -> list[BenchResult]:
             {"dqn": lambda dqn=dqn, batch=batch: dqn.update(batch), "bare": _bare_update(rows)},  # type: ignore[misc]
             rounds=5,
             min_seconds=1.0,
+            report=lambda text, rows=rows: report(f"DQN learner, batch size {rows}: {text}"),  # type: ignore[misc]
         )
         results.append(
             BenchResult(
@@ -76,7 +77,7 @@ def learner(threads: int = 0) -> list[BenchResult]:
     return results
 
 
-def actor(env: str = "Pong-v5", envs: int = 32) -> list[BenchResult]:
+def actor(env: str = "Pong-v5", envs: int = 32, report: Report = ignore) -> list[BenchResult]:
     """Compare one Atari actor (Nature CNN on one thread, rows stored) with the slower of env and network."""
     prepare(1)
     config, half_config = EnvPool(env, envs, threads=1), EnvPool(env, envs // 2, threads=1)
@@ -97,7 +98,7 @@ def actor(env: str = "Pong-v5", envs: int = 32) -> list[BenchResult]:
     action = torch.zeros(envs, dtype=torch.int64)
 
     def sample() -> None:
-        for rollout in sampler.step()[0] + sampler.step()[0]:
+        for rollout in (*sampler.step()[0], *sampler.step()[0]):
             replay.add(rollout)
 
     seconds = time_alternately(
@@ -108,6 +109,7 @@ def actor(env: str = "Pong-v5", envs: int = 32) -> list[BenchResult]:
         },
         rounds=5,
         min_seconds=1.0,
+        report=lambda text: report(f"Atari actor: {text}"),
     )
     rates = {name: f"{envs / value:.0f}" for name, value in seconds.items()}
     return [

@@ -9,7 +9,7 @@ import torch
 
 from troop.algorithms import TD3, TD3Config
 from troop.bench.table import BenchResult
-from troop.bench.timing import time_alternately
+from troop.bench.timing import Report, ignore, time_alternately
 from troop.core.batch import Transition
 from troop.core.devices import cpp_compiler
 from troop.core.env import Continuous, EnvSpec, Field
@@ -77,7 +77,7 @@ def two_updates(td3: TD3, batch: Transition) -> Callable[[], object]:
     return lambda: (td3.update(batch), td3.update(batch))
 
 
-def run(threads: int = 0, device: str = "cpu") -> list[BenchResult]:
+def run(threads: int = 0, device: str = "cpu", report: Report = ignore) -> list[BenchResult]:
     """Measure updates per second and the share of the matmul rate for each size, plain and compiled."""
     prepare(threads)
     results = []
@@ -89,7 +89,11 @@ def run(threads: int = 0, device: str = "cpu") -> list[BenchResult]:
         functions[""] = two_updates(learner(critic, actor, device, False), batch)
         if cpp_compiler()[1]:
             functions[", compiled"] = two_updates(learner(critic, actor, device, True), batch)
-        seconds = time_alternately(functions, rounds=15, min_seconds=0.3)
+
+        def show(text: str, name: str = name) -> None:
+            report(f"learner {name}: {text}")
+
+        seconds = time_alternately(functions, rounds=15, min_seconds=0.3, report=show)
         matmul_rate = 2 * 2048**3 / seconds.pop("matmul") / 1e9
         for suffix, value in seconds.items():
             rate = flop(critic, actor) * rows * 2 / value / 1e9

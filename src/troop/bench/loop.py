@@ -11,7 +11,7 @@ import torch
 
 from troop import api
 from troop.bench.table import BenchResult
-from troop.bench.timing import time_alternately
+from troop.bench.timing import Report, ignore, time_alternately
 from troop.core.errors import BadInput
 from troop.core.program import construct
 from troop.core.role import Role
@@ -75,17 +75,21 @@ def _steps_per_s(experiment: Experiment[Any], threads: int, overlap: bool, min_s
     return statistics.median(rates)
 
 
-def run(env: str = "HalfCheetah-v5", recipe: str = "fasttd3-cpu") -> list[BenchResult]:
+def run(
+    env: str = "HalfCheetah-v5", recipe: str = "fasttd3-cpu", report: Report = ignore
+) -> list[BenchResult]:
     """Compare the sequential loop with the sum of its parts, and the overlapped with the sequential loop."""
-    experiment, results = api.experiment(recipe, env), []
+    experiment, results = api.make_experiment(recipe, env), []
     if not isinstance(experiment.env, EnvPool):
         raise BadInput(f"--env is {env}, which is not of EnvPool; this benchmark sets EnvPool's threads.")
     envs = experiment.env.envs
     rates: dict[str, float] = {}
     for threads in dict.fromkeys((cores(), 1)):
         prepare(threads)
-        env_seconds, update_seconds = _seconds_of_parts(experiment, threads)
         sequential = f"{threads} thread{'' if threads == 1 else 's'}, sequential"
+        report(f"sync loop, {sequential}: its parts")
+        env_seconds, update_seconds = _seconds_of_parts(experiment, threads)
+        report(f"sync loop, {sequential}")
         rates[sequential] = rate = _steps_per_s(experiment, threads, False)
         results.append(
             BenchResult(
@@ -97,6 +101,7 @@ def run(env: str = "HalfCheetah-v5", recipe: str = "fasttd3-cpu") -> list[BenchR
             )
         )
     prepare(1)
+    report("sync loop, 1 thread each, overlapped")
     rates["1 thread, overlapped"] = overlapped = _steps_per_s(experiment, 1, True)
     one_thread = rates["1 thread, sequential"]
     results.append(

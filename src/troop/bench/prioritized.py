@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from troop.bench.table import BenchResult
-from troop.bench.timing import time_alternately
+from troop.bench.timing import Report, ignore, time_alternately
 from troop.core.batch import NStep, Rollout
 from troop.core.env import Continuous, EnvSpec, Field
 from troop.engines.runtime import prepare
@@ -43,9 +43,10 @@ def _full_replay(replay_class: Callable[..., UniformReplay], **config: PriorityC
     return replay
 
 
-def run(threads: int = 0) -> list[BenchResult]:
+def run(threads: int = 0, report: Report = ignore) -> list[BenchResult]:
     """Measure sample, priority update and add with a million rows, and compare with other libraries."""
     prepare(threads)
+    report("filling two replays with a million rows")
     uniform = _full_replay(UniformReplay)
     prioritized = _full_replay(PrioritizedReplay, priority=PriorityConfig(alpha=0.6))
     indices = itertools.cycle([prioritized.sample(BATCH_SIZE).index for _ in range(64)])
@@ -66,7 +67,7 @@ def run(threads: int = 0) -> list[BenchResult]:
         "sample and update": sample_and_update,
     }
     others = {name: function for name, make in LIBRARIES.items() if (function := make()) is not None}
-    seconds = time_alternately(functions | others)
+    seconds = time_alternately(functions | others, report=lambda text: report(f"prioritized replay: {text}"))
     us = {name: f"{value * 1e6:.0f} us" for name, value in seconds.items()}
     results = [
         BenchResult(

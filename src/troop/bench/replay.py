@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from troop.bench.table import BenchResult
-from troop.bench.timing import time_alternately
+from troop.bench.timing import Report, ignore, time_alternately
 from troop.core.batch import NStep, Rollout
 from troop.core.env import Continuous, EnvSpec, Field
 from troop.engines.runtime import prepare
@@ -33,9 +33,10 @@ def full_replay(envs: int, episode: int, obs: int = 64, actions: int = 6, n: int
     return replay
 
 
-def run(threads: int = 0) -> list[BenchResult]:
+def run(threads: int = 0, report: Report = ignore) -> list[BenchResult]:
     """Measure 3-step batches of 4096 rows from a million rows, and bytes per transition."""
     prepare(threads)
+    report("filling a replay with a million rows")
     replay = full_replay(envs=128, episode=1000)
     storage = replay.storage
     width = storage.rows.shape[1]
@@ -47,7 +48,10 @@ def run(threads: int = 0) -> list[BenchResult]:
     def gather() -> None:
         torch.index_select(table, 0, torch.randint(ROWS, (count,)))
 
-    seconds = time_alternately({"sample": lambda: replay.sample(BATCH_SIZE), "gather": gather})
+    seconds = time_alternately(
+        {"sample": lambda: replay.sample(BATCH_SIZE), "gather": gather},
+        report=lambda text: report(f"uniform replay: {text}"),
+    )
     speed = BenchResult(
         f"3-step sample of {BATCH_SIZE} from 1M rows",
         f"{seconds['sample'] * 1e6:.0f} us",

@@ -16,12 +16,14 @@ from troop.core.errors import BadInput
 if TYPE_CHECKING:
     from troop.bench.system.parts import BenchArgs
     from troop.bench.table import BenchResult
+    from troop.bench.timing import Report
 
 ENGINES = ("processes", "ray")
 EPILOG = """\
 examples:
   troop bench learner --threads 1                    updates per second of each algorithm
   troop bench loop --env Ant-v5                      env steps per second of a complete training loop
+  troop bench onpolicy                               advantages, updates and loops of PPO
   troop bench system transport --seconds 3           latency and bandwidth between processes
   troop bench all --json                             everything except system, as JSON lines
 """
@@ -40,7 +42,7 @@ def run(argv: list[str]) -> int:
 
     facts = _machine_facts(args)
     echo(json.dumps({"machine": facts}) if args.json else f"Machine: {describe(facts)}; {_threads(facts)}.")
-    for results in [_measure(args)] if system_args is None else _measure_system(args.parts, system_args):
+    for results in _measure(args) if system_args is None else _measure_system(args.parts, system_args):
         for result in results if args.json else []:
             echo(json.dumps(dataclasses.asdict(result)))
         if not args.json:
@@ -56,7 +58,9 @@ def _parser() -> Parser:
         EPILOG,
     )
     parser.add_argument(
-        "what", choices=["learner", "replay", "loop", "actor", "system", "all"], help="what to measure"
+        "what",
+        choices=["learner", "replay", "loop", "actor", "onpolicy", "system", "all"],
+        help="what to measure",
     )
     parser.add_argument(
         "parts",
@@ -66,7 +70,9 @@ def _parser() -> Parser:
     parser.add_argument(
         "--threads", type=int, default=0, help="torch threads of learner and replay (default: all cores)"
     )
-    parser.add_argument("--env", help="env of loop (default HalfCheetah-v5), apex and ray (default Pong-v5)")
+    parser.add_argument(
+        "--env", help="env of loop and onpolicy (default HalfCheetah-v5), apex and ray (default Pong-v5)"
+    )
     parser.add_argument("--seconds", type=float, help="duration of each measurement of system")
     parser.add_argument(
         "--engines", nargs="+", default=list(ENGINES), choices=ENGINES, help="engines of scaling, start, pql"
@@ -94,18 +100,28 @@ def _threads(facts: dict[str, Any]) -> str:
     return f"{threads} torch thread{'' if threads == 1 else 's'} per process unless a line states otherwise"
 
 
-def _measure(args: Namespace) -> list[BenchResult]:
-    from troop.bench import atari, learner, loop, prioritized, replay
+def _measure(args: Namespace) -> Iterator[list[BenchResult]]:
+    from troop.logs.status_line import StatusLine
+
+    with StatusLine("loading libraries") as status:
+        results = _measure_parts(args, status.update)
+    yield results
+
+
+def _measure_parts(args: Namespace, report: Report) -> list[BenchResult]:
+    from troop.bench import atari, learner, loop, on_policy, prioritized, replay
 
     results: list[BenchResult] = []
     if args.what in ("learner", "all"):
-        results += learner.run(args.threads) + atari.learner(args.threads)
+        results += learner.run(args.threads, report=report) + atari.learner(args.threads, report)
     if args.what in ("replay", "all"):
-        results += replay.run(args.threads) + prioritized.run(args.threads)
+        results += replay.run(args.threads, report) + prioritized.run(args.threads, report)
     if args.what in ("actor", "all"):
-        results += atari.actor()
+        results += atari.actor(report=report)
     if args.what in ("loop", "all"):
-        results += loop.run(args.env or "HalfCheetah-v5")
+        results += loop.run(args.env or "HalfCheetah-v5", report=report)
+    if args.what in ("onpolicy", "all"):
+        results += on_policy.run(args.threads, args.env if args.what == "onpolicy" else None, report)
     return results
 
 
@@ -124,6 +140,10 @@ def _system_args(args: Namespace) -> BenchArgs:
 
 def _measure_system(parts: list[str], args: BenchArgs) -> Iterator[list[BenchResult]]:
     from troop.bench.system.parts import DEFAULT_PARTS, PARTS
+    from troop.logs.status_line import StatusLine
 
-    for name in parts or DEFAULT_PARTS:
-        yield PARTS[name](args)
+    names = parts or DEFAULT_PARTS
+    for number, name in enumerate(names, 1):
+        with StatusLine(f"measuring {name}, part {number} of {len(names)}"):
+            results = PARTS[name](args)
+        yield results

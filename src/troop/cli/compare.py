@@ -7,9 +7,11 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from troop.cli.parse import Parser, echo
-from troop.cli.variants import REPLACEMENTS, parse_recipes
+from troop.cli.budget import add_budget_flags, check_budget_flags, parse_known_flags
+from troop.cli.parse import Parser, add_allow_flag, echo
+from troop.cli.variants import parse_recipes
 from troop.core.errors import BadInput
+from troop.core.user_code import absolute_name, is_code_name
 
 if TYPE_CHECKING:
     from troop.compare.planning import CompareArgs
@@ -40,6 +42,10 @@ another DIR. A failed run does not stop the others; the exit code is then 4.
   troop compare --run runs/cart --seeds 5           two more seeds of every recipe
   troop compare c51 --run runs/cart                 one more recipe
 """
+REPLACEMENTS = {
+    "--seed": "--seeds N, which runs seeds 1 to N",
+    "--target": "--thresholds, since all runs use the same budget",
+}
 EVALUATIONS = 20  # per run, unless a flag sets the interval
 INTERVAL_SETTINGS = {"evaluation.seconds", "evaluation.env-steps"}
 
@@ -53,14 +59,16 @@ def run(argv: list[str]) -> int:
     args, path = _parse_args(parser, argv)
     from troop.compare import planning
     from troop.compare.machine import describe
-    from troop.compare.session import Session
+    from troop.compare.report import ComparisonReport
+    from troop.compare.session import Comparison, Session
     from troop.runs.directory import default_path
 
     path = path or default_path("compare", args.env or "", args.seeds or planning.DEFAULT_SEEDS)
     with planning.open_plan(path, args, make_experiment) as plan:
         echo(f"Comparing {', '.join(plan.recipes)} on {plan.title}.")
         echo(f"Machine: {describe(plan.machine)}.")
-        return Session(plan, path).run()
+        comparison = Comparison(plan, path)
+        return Session([comparison], ComparisonReport(comparison)).run()
 
 
 def make_experiment(recipe: str, args: CompareArgs) -> Experiment[Any]:
@@ -85,7 +93,7 @@ def make_experiment(recipe: str, args: CompareArgs) -> Experiment[Any]:
         experiment.check()
         experiment.system.program(experiment.algorithm, experiment.env, experiment.settings())
     except BadInput as error:
-        raise BadInput(f"{recipe}: {error}") from error
+        raise type(error)(f"{recipe}: {error}") from error
     return experiment
 
 
@@ -96,9 +104,8 @@ def _parser() -> Parser:
         "                     [--seeds N] [--thresholds R ...] [--run DIR] [--SETTING VALUE]"
     )
     parser.add_argument("--env", metavar="ID", help="the env, as in `troop train`; see `troop envs`")
-    parser.add_argument("--minutes", type=float, metavar="M", help="training time of each run")
-    parser.add_argument("--env-steps", type=int, metavar="N", help="or: env steps of each run")
-    parser.add_argument("--seeds", type=int, metavar="N", help="train seeds 1 to N (default 3)")
+    add_budget_flags(parser)
+    add_allow_flag(parser)
     parser.add_argument(
         "--thresholds",
         type=float,
@@ -114,35 +121,24 @@ def _parser() -> Parser:
 
 def _parse_args(parser: Parser, argv: list[str]) -> tuple[CompareArgs, Path | None]:
     """Return the arguments and --run; raise BadInput for what can be checked without heavy imports."""
-    argv = [_with_dashes(word) for word in argv]
-    first_flag = next((index for index, word in enumerate(argv) if word.startswith("-")), len(argv))
-    args, rest = parser.parse_known_args(argv[first_flag:])
-    for word in rest:
-        if (name := word.split("=")[0]) in REPLACEMENTS:
-            raise BadInput(f"`troop compare` has no {name}; use {REPLACEMENTS[name]}.")
-    if args.minutes is not None and args.env_steps is not None:
-        raise BadInput(
-            "--minutes and --env-steps are both given; a comparison has one budget, leave one out."
-        )
-    if args.minutes is not None and not (args.minutes > 0 and math.isfinite(args.minutes)):
-        raise BadInput(f"--minutes is {args.minutes:g}; it must be above 0.")
-    if args.env_steps is not None and args.env_steps < 1:
-        raise BadInput(f"--env-steps is {args.env_steps}; it must be at least 1.")
-    if args.seeds is not None and args.seeds < 1:
-        raise BadInput(f"--seeds is {args.seeds}; it must be at least 1.")
+    words, args, rest = parse_known_flags(parser, argv, REPLACEMENTS)
+    check_budget_flags(args)
     if not all(math.isfinite(threshold) for threshold in args.thresholds or ()):
         raise BadInput("--thresholds must be finite numbers.")
     from troop.compare.planning import CompareArgs
 
-    recipes, variants, flags = parse_recipes(argv[:first_flag], rest)
+    recipes, variants, flags = parse_recipes(words, rest)
+    env = absolute_name(args.env) if args.env and is_code_name(args.env) else args.env
     thresholds = tuple(args.thresholds) if args.thresholds else None
     parsed = CompareArgs(
-        recipes, args.env, args.minutes, args.env_steps, args.seeds, thresholds, flags, variants
+        recipes,
+        env,
+        args.minutes,
+        args.env_steps,
+        args.seeds,
+        thresholds,
+        flags,
+        variants,
+        tuple(args.allow),
     )
     return parsed, args.run
-
-
-def _with_dashes(word: str) -> str:
-    """Replace underscores in the name of a flag by dashes."""
-    name, equals, value = word.partition("=")
-    return name.replace("_", "-") + equals + value if name.startswith("--") else word

@@ -61,12 +61,14 @@ def _print_machine() -> None:
     import torch
 
     from troop.core.devices import bf16_units, cpp_compiler
+    from troop.core.memory import free_memory
     from troop.engines.runtime import cores
 
     memory = psutil.virtual_memory()
     echo(f"python     {platform.python_version()} on {platform.system()} {platform.machine()}")
     echo(f"cores      {cores()} usable; torch uses {torch.get_num_threads()} threads by default")
-    echo(f"memory     {memory.available / 1e9:.1f} GB free of {memory.total / 1e9:.1f} GB")
+    usable = f"{free_memory() / 1e9:.1f} GB free for this process"
+    echo(f"memory     {usable}; the machine has {memory.total / 1e9:.1f} GB")
     echo(f"disk       {shutil.disk_usage(Path.cwd()).free / 1e9:.1f} GB free in the current directory")
     bf16 = "has bf16 units" if bf16_units("cpu") else "no bf16 units: --amp would be 100 times slower"
     echo(f"cpu        {torch.backends.cpu.get_cpu_capability()}; {bf16}")
@@ -97,9 +99,10 @@ def _print_libraries() -> None:
 
 def _print_estimate(recipe: str, env: str, envs: int | None, device: str, capacity: int | None) -> None:
     from troop import api
+    from troop.env_memory import bytes_per_copy, count_copies
     from troop.replay.storage.ring import Layout
 
-    experiment = api.experiment(recipe, env, envs, device)
+    experiment = api.make_experiment(recipe, env, envs, device)
     experiment.check()
     spec = experiment.env.spec
     system: Any = experiment.system
@@ -107,8 +110,14 @@ def _print_estimate(recipe: str, env: str, envs: int | None, device: str, capaci
     layout = Layout.of(spec)
     shapes = {name: field.shape for name, field in spec.obs.items()}
     echo(f"\n{recipe} on {spec.id}: {spec.envs} envs, observations {shapes}, {spec.action}")
+    for sentence in experiment.unread_observations():
+        echo(f"unread     {sentence}")
     total = rows * layout.row_bytes / 1e9
     echo(f"replay     {rows:,} rows x {layout.row_bytes} bytes = {total:.3f} GB on {device}")
+    training, evaluation = count_copies(experiment)
+    each = bytes_per_copy(experiment.env)
+    copies = f"{training:,} for training and {evaluation:,} for evaluation x {each / 1e6:.1f} MB (measured)"
+    echo(f"envs       {copies} = {(training + evaluation) * each / 1e9:.3f} GB")
     algorithm = experiment.algorithm.algorithm(spec, device="cpu")
     modules = [algorithm.policy, *([algorithm.critic] if hasattr(algorithm, "critic") else [])]
     weights = sum(parameter.numel() for module in modules for parameter in module.parameters())

@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 import itertools
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from troop.core.config import flags, suggest
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 TOP_LEVEL = (
-    "env", "envs", "engine", "device", "seed", "minutes", "env-steps", "target", "run", "deterministic",
+    "env", "envs", "algorithm", "network", "engine", "device", "seed", "minutes", "env-steps", "target",
+    "run", "deterministic",
 )  # fmt: skip
 """Flags of `troop train` that are not settings of a config; they win over settings of the same name."""
 _PASSED_THROUGH = (*TOP_LEVEL, "no-deterministic", "help")
+_BOOLEANS = {"true": "True", "false": "False"}
 
 
 class SettingFlags:
@@ -33,6 +35,9 @@ class SettingFlags:
     def __init__(self, configs: Mapping[str, DataclassInstance], prog: str) -> None:
         self.values = {
             path: value for name, config in configs.items() for path, value in flags(config, f"{name}.")
+        }
+        self.auto_switches = {
+            path for name, config in configs.items() for path in _auto_switches(config, f"{name}.")
         }
         self.prog = prog
 
@@ -51,18 +56,31 @@ class SettingFlags:
     def resolve(self, argv: Sequence[str]) -> tuple[list[str], set[str]]:
         """Return `argv` with every setting spelled as `shortest` does, and the paths of these settings.
 
-        Raise BadInput if a flag is unknown or stands for more than one setting.
+        A switch that can also be auto gets a value: `--compile` is `--compile=True`, `--no-compile` is
+        `--compile=False`. Raise BadInput if a flag is unknown or stands for more than one setting.
         """
         resolved: list[str] = []
         paths: set[str] = set()
-        for word in argv:
+        path = ""
+        for word, following in itertools.zip_longest(argv, argv[1:]):
             name, equals, value = word.partition("=")
             spelling = name[2:].replace("_", "-")
-            if word.startswith("--") and spelling not in _PASSED_THROUGH:
+            if not word.startswith("--"):
+                resolved.append(_BOOLEANS.get(word, word) if path in self.auto_switches else word)
+                continue
+            if spelling not in _PASSED_THROUGH:
                 path, negated = self._find(spelling, name)
                 paths.add(path)
-                spelling = _negate(self.shortest(path)) if negated else self.shortest(path)
-            resolved.append(f"--{spelling}{equals}{value}" if word.startswith("--") else word)
+                spelling = self.shortest(path)
+                if path not in self.auto_switches:
+                    spelling = _negate(spelling) if negated else spelling
+                elif negated or (not equals and (following is None or following.startswith("--"))):
+                    equals, value = "=", str(not negated)
+                else:
+                    value = _BOOLEANS.get(value, value)
+            else:
+                path = ""
+            resolved.append(f"--{spelling}{equals}{value}")
         return resolved, paths
 
     def _find(self, spelling: str, name: str) -> tuple[str, bool]:
@@ -71,7 +89,11 @@ class SettingFlags:
         head, _, last = spelling.rpartition(".")
         if not paths and last.startswith("no-"):
             positive = f"{head}.{last[3:]}" if head else last[3:]
-            paths = [path for path in self.matches(positive) if isinstance(self.values[path], bool)]
+            paths = [
+                path
+                for path in self.matches(positive)
+                if isinstance(self.values[path], bool) or path in self.auto_switches
+            ]
             negated = True
         if not paths:
             raise self._unknown(spelling, name)
@@ -134,6 +156,19 @@ def field_docs(kind: type) -> dict[str, str]:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
                     docs[name] = " ".join(doc.split())
     return docs
+
+
+def _auto_switches(config: DataclassInstance, path: str) -> Iterator[str]:
+    """Yield the dotted paths of the fields that are on, off or auto."""
+    from troop.core.algorithm import CompileMode  # imports torch
+
+    hints = get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value, name = getattr(config, field.name), f"{path}{field.name}".replace("_", "-")
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            yield from _auto_switches(value, f"{name}.")
+        elif hints[field.name] == CompileMode:
+            yield name
 
 
 def _negate(spelling: str) -> str:

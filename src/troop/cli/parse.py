@@ -45,6 +45,18 @@ class Parser(argparse.ArgumentParser):
         raise BadInput(f"Unknown flag {name}; {hint}")
 
 
+def add_allow_flag(parser: Parser) -> None:
+    """Add --allow, which may be repeated and takes a comma-separated list."""
+    parser.add_argument(
+        "--allow",
+        action="extend",
+        type=lambda text: [name for name in text.split(",") if name],
+        default=[],
+        metavar="MODULE",
+        help="module, file or package:name outside Troop that the files in DIR may import",
+    )
+
+
 def parse_config(kind: type, default: Any, argv: list[str], prog: str, description: str) -> Any:  # noqa: ANN401
     """Return `default` with the changes in `argv`; errors of tyro become a BadInput of one sentence."""
     import tyro

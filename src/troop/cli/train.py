@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from troop.cli.env_settings import take_env_settings
 from troop.cli.flags import SettingFlags, with_values
 from troop.cli.parse import echo, parse_config, value_after
 from troop.core.errors import BadInput
@@ -20,31 +21,36 @@ if TYPE_CHECKING:
 USAGE = """\
 usage: troop train RECIPE [--env ID] [--envs N] [--minutes M | --env-steps N] [--target RETURN]
                    [--seed N] [--device cpu|cuda:0] [--engine inline|processes|ray] [--run DIR]
-                   [--SETTING VALUE]
+                   [--algorithm MODULE:CONFIG] [--network MODULE:FUNCTION] [--SETTING VALUE]
 
 Trains a recipe (see `troop recipes`) on an env (see `troop envs`), shows a live panel, and writes to DIR:
 config.json, metrics.jsonl, summary.json, curve.png, checkpoints/, TensorBoard events.
 
-  --env ID         envpool:ID, gym:ID, toy:ID, my_package.my_module:ID, or an ID alone
+  --env ID         envpool:ID, gym:ID, toy:ID, my_package.my_module:ID, ./file.py:MyEnv, or an ID alone
+  --env.NAME VALUE argument of the constructor of a Gymnasium env, e.g. --env.limit 50 or --env.limit None
   --envs N         number of envs that step together; with actors, the envs of each actor
   --minutes M      stop after M minutes of training (evaluation is not counted)
   --env-steps N    stop after N env steps
   --target RETURN  stop at the first evaluation whose mean return reaches RETURN
+  --algorithm A    your own algorithm, my_package.my_module:MyConfig, instead of that of the recipe
+  --network F      your own network, my_package.my_module:make_net, a function (shape, outputs) -> nn.Module
   --seed N         seed of all random numbers (default 1)
   --device NAME    device of the learner: cpu or cuda:N (default cpu)
   --engine NAME    inline (one thread, deterministic), processes (one machine) or ray (a cluster)
   --run DIR        directory of the run (default runs/RECIPE-ENV-SEED-TIME)
 
-Every setting of a recipe is a flag. `troop train RECIPE --help` lists them with their values, by the shortest
-name that is unique; any longer end of a setting's path works too: --batch-size is the same flag as
---system.schedule.batch-size. Booleans have two flags, e.g. --overlap and --no-overlap.
+RECIPE may be your own: my_package.my_module:RECIPE. Every setting of a recipe is a flag. `troop train RECIPE
+--help` lists them with their values, by the shortest name that is unique; any longer end of a setting's path
+works too: --batch-size is the same flag as --system.schedule.batch-size. Booleans have two flags, e.g.
+--overlap and --no-overlap.
 
   troop train fasttd3 --env WalkerWalk-v1 --minutes 10 --target 900
   troop train fasttd3 --env HalfCheetah-v5 --gamma 0.98 --updates-per-step 8 --batch-size 512
   troop train apex-dqn --env Pong-v5 --actors 8 --minutes 60 --run runs/pong
 """
 CONFIGS = ("env", "algorithm", "system", "evaluation", "engine")
-MANY_HOSTS = ("apex", "gorila", "pql")  # recipes whose names begin so use the processes engine by default
+# Recipes whose names begin so use the processes engine by default.
+MANY_HOSTS = ("a3c", "apex", "appo", "gorila", "impala", "pql")
 
 
 @dataclass(frozen=True)
@@ -61,12 +67,27 @@ def run(argv: list[str]) -> int:
     if not argv or (argv[0].startswith("-") and any(word in ("-h", "--help") for word in argv)):
         echo(USAGE)
         return 0
-    from troop.runs.directory import default_path
+    from troop.logs.console import Console
 
-    command = parse_command(argv)
-    experiment = command.experiment
-    path = command.path or default_path(experiment.recipe, experiment.env.id, experiment.seed)
-    return report_result(experiment.run(path), path)
+    console = Console()
+    try:
+        if not {"-h", "--help"} & set(argv):
+            console.show_stage(_title(argv), "loading libraries")  # before torch, which takes seconds
+        command = parse_command(argv)
+        from troop.runs.directory import default_path
+
+        experiment = command.experiment
+        path = command.path or default_path(experiment.recipe, experiment.env.id, experiment.seed)
+        result = experiment.run(path, console=console)
+    finally:
+        console.discard()
+    return report_result(result, path)
+
+
+def _title(argv: list[str]) -> str:
+    env, rest = value_after("--env", argv)
+    recipe = rest[0] if rest and not rest[0].startswith("-") else "troop train"
+    return f"{recipe} on {env}" if env else recipe
 
 
 def warm_up(argv: list[str]) -> None:
@@ -99,10 +120,16 @@ def parse_command(argv: list[str]) -> TrainCommand:
     envs, rest = value_after("--envs", rest)
     engine, rest = value_after("--engine", rest)
     device, rest = value_after("--device", rest)
+    algorithm, rest = value_after("--algorithm", rest)
+    network, rest = value_after("--network", rest)
     recipe, rest = _recipe_name(rest)
     from troop import api
 
-    experiment = api.experiment(recipe, env, _parse_count("--envs", envs), device or "cpu", engine)
+    experiment = api.make_experiment(
+        recipe, env, _parse_count("--envs", envs), device or "cpu", engine, algorithm, network
+    )
+    env_config, rest = take_env_settings(experiment.env, rest)
+    experiment = dataclasses.replace(experiment, env=env_config)
     prog = f"troop train {recipe}"
     configs = {name: getattr(experiment, name) for name in CONFIGS}
     setting_flags = SettingFlags(configs, prog)
@@ -154,8 +181,10 @@ def _parse_settings(experiment: Experiment[Any], configs: dict[str, Any], argv: 
 
     engine = type(experiment.engine).__name__.lower()
     fields = [
-        # The caller has already taken the first four out of argv; they are here for --help.
+        # The caller has already taken the first six out of argv; they are here for --help.
         flag("env", str, experiment.env.id, "ID", "The env to train on; see `troop envs`."),
+        flag("algorithm", str, type(experiment.algorithm).__name__, "A", "Your own: my_module:MyConfig."),
+        flag("network", str | None, None, "F", "Your own: my_module:make_net."),
         flag("envs", int, experiment.env.envs, "N", "Envs that step together; of each actor, if any."),
         flag("engine", str, engine, "inline|processes|ray", "Where roles run: thread, machine or cluster."),
         flag("device", str, experiment.device, "cpu|cuda:N", "Device of the learner."),
@@ -181,6 +210,7 @@ def report_result(result: Result, path: Path) -> int:
     from troop.logs.progress import duration, number
 
     counters, evaluation = result.counters, result.evaluation
+    path = result.directory or path
     score = f"return {number(float(evaluation['eval/return_mean']))}, " if evaluation else ""
     if result.status == "stopped":
         echo(f"Stopped after {counters.env_steps:,} env steps; {score}continue with: troop resume {path}")

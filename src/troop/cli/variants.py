@@ -1,4 +1,4 @@
-"""Parse the recipes of `troop compare`: names, and variants written as NAME='RECIPE --flag VALUE ...'."""
+"""Parse recipes on a command line: names, and variants written as NAME='RECIPE --flag VALUE ...'."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import re
 import shlex
 
 from troop.core.errors import BadInput
+from troop.core.user_code import is_code_name
 
-REPLACEMENTS = {
-    "--seed": "--seeds N, which runs seeds 1 to N",
-    "--target": "--thresholds, since all runs use the same budget",
-}
 RESERVED_PREFIXES = ("compare.json", "results.", "run.lock")
-COMMON_FLAGS = ("--env", "--minutes", "--env-steps", "--run")
+COMMON_FLAGS = ("--env", "--minutes", "--env-steps", "--run", "--seed", "--target")
 
 Words = tuple[str, ...]
 
@@ -29,6 +26,8 @@ def parse_recipes(positional: list[str], rest: list[str]) -> tuple[Words, dict[s
     words: dict[str, str] = {}
     for word in (*positional, *after_flags):
         name = word.partition("=")[0]
+        if is_code_name(name):  # a recipe outside Troop: a variant without flags, under the recipe's own name
+            name, word = find(name).name, f"{find(name).name}={name}"
         if words.setdefault(name, word) != word:
             raise BadInput(f"{name} is named twice, as {words[name]!r} and as {word!r}.")
     variants = {name: _parse_variant(name, word) for name, word in words.items() if "=" in word}
@@ -59,6 +58,6 @@ def _parse_variant(name: str, word: str) -> Words:
     except ValueError as error:
         raise BadInput(f"{word!r} cannot be parsed as a recipe and its flags: {error}.") from error
     for flag in flags:
-        if (flag_name := flag.split("=")[0].replace("_", "-")) in (*REPLACEMENTS, *COMMON_FLAGS):
+        if (flag_name := flag.split("=")[0].replace("_", "-")) in COMMON_FLAGS:
             raise BadInput(f"{name}: {flag_name} applies to all recipes; give it outside the variant.")
     return recipe, *flags

@@ -1,4 +1,4 @@
-"""Train one run of a comparison in a separate process: `python -m troop.compare.child DIR RECIPE SEED`."""
+"""Train one run of a comparison in a process: `python -m troop.compare.child [CODE ...] DIR RECIPE SEED`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from troop.compare.plan import ComparisonPlan, run_path
@@ -14,11 +15,14 @@ from troop.core.errors import TroopError
 from troop.runs.directory import CONFIG, RunDirectory
 
 
-def run(folder: Path, recipe: str, seed: int) -> int:
-    """Start the run, or resume it if its directory exists; return the exit code of `troop train`."""
+def run(folder: Path, recipe: str, seed: int, allow: Sequence[str] = ()) -> int:
+    """Start the run, or resume it if its directory exists; return the exit code of `troop train`.
+
+    `allow` are the names of code outside Troop that the plan may import.
+    """
     from troop.experiment import Experiment
 
-    experiment = Experiment.from_dict(ComparisonPlan.read(folder).recipes[recipe])
+    experiment = Experiment.from_dict(ComparisonPlan.read(folder).recipes[recipe], allow)
     experiment = dataclasses.replace(experiment, seed=seed)
     path = run_path(folder, recipe, seed)
     if (path / CONFIG).exists():
@@ -45,10 +49,10 @@ def stop_when_stdin_closes() -> None:
 
 def main() -> int:
     """Run what the command line names; return the exit code."""
-    folder, recipe, seed = sys.argv[1:]
+    *allow, folder, recipe, seed = sys.argv[1:]
     try:
         stop_when_stdin_closes()
-        return run(Path(folder), recipe, int(seed))
+        return run(Path(folder), recipe, int(seed), allow)
     except TroopError as error:
         print(f"troop: {error}", file=sys.stderr)
         return error.exit_code

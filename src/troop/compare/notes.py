@@ -11,26 +11,33 @@ from troop.compare.statistics import CONFIDENCE
 
 HIGH_LOAD = 0.15  # share of all cores used by other programs
 FEW_RUNS = 5
+MANY_RUNS = 12  # more are counted instead of named
 
 
 def notes(plan: ComparisonPlan, results: list[RecipeResult]) -> list[str]:
     """Return one sentence per note: first about runs, then about the method."""
     runs = sorted((run for result in results for run in result.runs), key=lambda run: (run.seed, run.recipe))
-    return [*_run_notes(runs), *_method_notes(plan, results)]
+    return [*run_notes(runs), *_method_notes(plan, results)]
 
 
-def _run_notes(runs: list[RunResult]) -> list[str]:
+def run_notes(runs: list[RunResult]) -> list[str]:
+    """Return notes about runs: failures, runs left out, early ends, irregularities, load, other programs."""
     texts = [f"{run.name} failed: {run.reason}" for run in runs if run.status == "failed"]
     for status, label in (("unfinished", "Not finished"), ("waiting", "Not started")):
         if names := [run.name for run in runs if run.status == status]:
-            texts.append(f"{label} and left out: {', '.join(names)}.")
+            listed = ", ".join(names) if len(names) <= MANY_RUNS else f"{len(names)} runs"
+            texts.append(f"{label} and left out: {listed}.")
     for run in runs:
         if run.ended_early and run.summary is not None:
             used = f"{run.summary.wall_s:.0f} s and {run.summary.env_steps:,} env steps"
             texts.append(f"{run.name} ended early, after {used}.")
         texts += _irregularities(run)
-    if loaded := [run for run in runs if run.background_load >= HIGH_LOAD]:
-        names_or_all = "every run" if len(loaded) == len(runs) else ", ".join(run.name for run in loaded)
+    commands = {run.recipe: run.command for run in runs if run.external and run.command}
+    texts += [f"{name} is external: `{command}`." for name, command in commands.items()]
+    own = [run for run in runs if not run.external]
+    if loaded := [run for run in own if run.background_load >= HIGH_LOAD]:
+        some = ", ".join(run.name for run in loaded) if len(loaded) <= MANY_RUNS else f"{len(loaded)} runs"
+        names_or_all = "every run" if len(loaded) == len(own) else some
         highest = max(run.background_load for run in loaded)
         texts.append(
             f"Other programs used up to {highest:.0%} of the cores at the start of {names_or_all}: "

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from troop.core.config_json import invalid_field
 from troop.core.errors import BadInput
 from troop.runs import files, lock
+from troop.runs.curve import finite_number
 from troop.runs.directory import CONFIG
 
 PLAN_FILE = "compare.json"
+SUITE_FILE = "suite.json"
+CURVE_FILE = "curve.json"  # of an external run
+KINDS = {CONFIG: "run", PLAN_FILE: "comparison", SUITE_FILE: "suite"}  # what a directory with this file holds
 VERSION = 2
+MAX_SEEDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -86,16 +91,8 @@ class ComparisonPlan:
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read the plan that `write` stored; raise BadInput if the file is damaged or of another version."""
-        path = folder / PLAN_FILE
-        try:
-            content = files.read_object(path)
-        except OSError as error:
-            raise BadInput(f"{path} cannot be read ({error.strerror}); choose another --run.") from error
-        except ValueError as error:
-            raise BadInput(f"{path} is damaged ({error}); choose another --run.") from error
         fields = {f.name for f in dataclasses.fields(cls)}
-        if content.get("version") != VERSION or set(content) != fields or not _is_valid(content):
-            raise BadInput(f"{path} is damaged or of another version; choose another --run.")
+        content = read_plan_file(folder / PLAN_FILE, VERSION, lambda c: set(c) == fields and _is_valid(c))
         content["history"] = tuple(Attempt(**attempt) for attempt in content["history"])
         content["variants"] = {name: tuple(words) for name, words in content["variants"].items()}
         content["flags"], content["thresholds"] = tuple(content["flags"]), tuple(content["thresholds"])
@@ -108,10 +105,14 @@ def _is_valid(content: dict[str, Any]) -> bool:
     return (
         isinstance(content["env"], str)
         and type(content["seeds"]) is int
-        and content["seeds"] >= 1
-        and (type(content["env_steps"]) is int or isinstance(content["minutes"], int | float))
+        and 1 <= content["seeds"] <= MAX_SEEDS
+        and (
+            (content["minutes"] is None and type(content["env_steps"]) is int and content["env_steps"] >= 1)
+            or (content["env_steps"] is None and (finite_number(content["minutes"]) or 0) > 0)
+        )
         and isinstance(content["machine"], dict)
         and isinstance(content["recipes"], dict)
+        and len(content["recipes"]) > 0
         and all(isinstance(experiment, dict) for experiment in content["recipes"].values())
         and all(re.fullmatch(r"[\w-][\w.-]*", name) for name in content["recipes"])  # names of folders
         and all(isinstance(content[name], list) for name in ("flags", "thresholds", "history"))
@@ -119,9 +120,12 @@ def _is_valid(content: dict[str, Any]) -> bool:
         and all(isinstance(words, list) for words in content["variants"].values())
         and all(isinstance(word, str) for words in content["variants"].values() for word in words)
         and all(isinstance(word, str) for word in content["flags"])
-        and all(isinstance(x, int | float) and math.isfinite(x) for x in content["thresholds"])
+        and all(finite_number(x) is not None for x in content["thresholds"])
         and all(
-            isinstance(attempt, dict) and set(attempt) == attempt_fields for attempt in content["history"]
+            isinstance(attempt, dict)
+            and set(attempt) == attempt_fields
+            and invalid_field(Attempt, attempt) is None
+            for attempt in content["history"]
         )
     )
 
@@ -131,18 +135,41 @@ def run_path(folder: Path, recipe: str, seed: int) -> Path:
     return folder / recipe / f"seed{seed}"
 
 
+def read_plan_file(path: Path, version: int, is_valid: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Return the JSON object in `path`; raise BadInput if it is missing, damaged or of another version."""
+    try:
+        content = files.read_object(path)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({error.strerror}); choose another --run.") from error
+    except ValueError as error:
+        raise BadInput(f"{path} is damaged ({error}); choose another --run.") from error
+    if content.get("version") != version or not is_valid(content):
+        raise BadInput(f"{path} is damaged or of another version; choose another --run.")
+    return content
+
+
 def contains_comparison(folder: Path) -> bool:
     """Return whether `folder` holds a comparison; raise BadInput if it holds something else."""
-    if (folder / PLAN_FILE).is_file():
+    return contains_plan(folder, PLAN_FILE, f"seed*/{CURVE_FILE}")
+
+
+def contains_plan(folder: Path, file: str, curves: str) -> bool:
+    """Return whether `folder` holds the plan `file`; raise BadInput if it holds something else.
+
+    Entries with external curves, found by the pattern `curves`, may be there before the plan.
+    """
+    if (folder / file).is_file():
         return True
     if not folder.exists():
         return False
     if not folder.is_dir():
         raise BadInput(f"{folder} is a file; choose another --run.")
-    if (folder / CONFIG).exists():
-        raise BadInput(f"{folder} holds a run, not a comparison; choose another --run.")
-    if any(entry.name != lock.NAME for entry in folder.iterdir()):
-        raise BadInput(f"{folder} is not empty and holds no comparison; choose another --run.")
+    for name, kind in KINDS.items():
+        if (folder / name).exists():
+            raise BadInput(f"{folder} holds a {kind}, not a {KINDS[file]}; choose another --run.")
+    entries = [entry for entry in folder.iterdir() if entry.name != lock.NAME]
+    if not all(any(entry.glob(curves)) for entry in entries):
+        raise BadInput(f"{folder} is not empty and holds no {KINDS[file]}; choose another --run.")
     return False
 
 

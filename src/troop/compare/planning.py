@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from troop.compare import run_result
+from troop.compare.external import check_external
 from troop.compare.machine import describe, machine_facts, same_hardware
 from troop.compare.plan import ComparisonPlan, contains_comparison, first_difference, run_path
-from troop.core.config import encode
+from troop.compare.planned_code import named_code, planned_code
+from troop.core.config_json import encode
 from troop.core.errors import BadInput
+from troop.core.user_code import require_allowed, split
 from troop.experiment import Experiment
 from troop.runs import files
 from troop.runs.directory import CONFIG, RunDirectory
@@ -35,6 +38,7 @@ class CompareArgs:
     thresholds: tuple[float, ...] | None = None
     flags: tuple[str, ...] = ()
     variants: dict[str, tuple[str, ...]] = field(default_factory=dict)  # name -> base recipe, its own flags
+    allow: tuple[str, ...] = ()  # code outside Troop that a stored plan may import
 
 
 MakeExperiment = Callable[[str, CompareArgs], Experiment[Any]]
@@ -52,11 +56,20 @@ def open_plan(folder: Path, args: CompareArgs, make: MakeExperiment) -> Iterator
     try:
         if new is not None and contains_comparison(folder):
             raise BadInput(f"Another process just started a comparison in {folder}; choose another --run.")
-        plan = new or extend_plan(ComparisonPlan.read(folder), args, make, folder)
+        plan = new or extend_plan(read_allowed_plan(folder, args), args, make, folder)
         plan.write(folder)
         yield plan
     finally:
         lock.release()
+
+
+def read_allowed_plan(folder: Path, args: CompareArgs) -> ComparisonPlan:
+    """Read the stored plan; BadInput if it needs code that the arguments neither name nor allow."""
+    plan = ComparisonPlan.read(folder)
+    commands = (["--env", args.env or ""], args.flags, *args.variants.values())
+    named = [name for words in commands for name in named_code(words)]  # by the user, in this command
+    require_allowed(planned_code(plan), (*args.allow, *named, *(split(name)[0] for name in named)))
+    return plan
 
 
 def new_plan(args: CompareArgs, make: MakeExperiment, folder: Path) -> ComparisonPlan:
@@ -69,7 +82,7 @@ def new_plan(args: CompareArgs, make: MakeExperiment, folder: Path) -> Compariso
         raise BadInput("The budget of each run is missing; give --minutes or --env-steps.")
     experiments = {recipe: make(recipe, args) for recipe in args.recipes}
     _check_evaluation(experiments)
-    return ComparisonPlan(
+    plan = ComparisonPlan(
         env=args.env,
         minutes=args.minutes,
         env_steps=args.env_steps,
@@ -80,13 +93,15 @@ def new_plan(args: CompareArgs, make: MakeExperiment, folder: Path) -> Compariso
         recipes={recipe: experiment.to_dict() for recipe, experiment in experiments.items()},
         variants=args.variants,
     )
+    check_external(plan, folder)
+    return plan
 
 
 def extend_plan(
     plan: ComparisonPlan, args: CompareArgs, make: MakeExperiment, folder: Path
 ) -> ComparisonPlan:
     """Return the stored plan plus new recipes, seeds and thresholds; raise BadInput if the two conflict."""
-    _check_env_and_budget(plan, args, folder)
+    check_budget(plan, args, folder)
     merged = dataclasses.replace(
         args,
         env=plan.env,
@@ -95,9 +110,10 @@ def extend_plan(
         flags=(*plan.flags, *args.flags),  # of a repeated flag the last value counts
         variants=plan.variants | args.variants,
     )
+    allow = tuple(planned_code(plan).values())
     for recipe, old in plan.recipes.items():
         if recipe in args.variants or args.flags not in ((), plan.flags):
-            _check_settings(recipe, old, make(recipe, merged), folder)
+            _check_settings(recipe, _with_all_fields(old, allow), make(recipe, merged), folder)
     added = {recipe: make(recipe, merged).to_dict() for recipe in args.recipes if recipe not in plan.recipes}
     extended = dataclasses.replace(
         plan,
@@ -106,13 +122,17 @@ def extend_plan(
         recipes=plan.recipes | added,
         variants=merged.variants,
     )
-    _check_evaluation({recipe: Experiment.from_dict(config) for recipe, config in extended.recipes.items()})
+    allow = tuple(planned_code(extended).values())
+    stored = {recipe: Experiment.from_dict(config, allow) for recipe, config in extended.recipes.items()}
+    _check_evaluation(stored)
     _check_run_directories(extended, folder)
+    check_external(extended, folder)
     _check_machine(extended, folder)
     return extended
 
 
-def _check_env_and_budget(plan: ComparisonPlan, args: CompareArgs, folder: Path) -> None:
+def check_budget(plan: ComparisonPlan, args: CompareArgs, folder: Path) -> None:
+    """Raise BadInput if env or budget are given and differ from the plan."""
     if args.env is not None and args.env != plan.env:
         raise BadInput(f"--env is {args.env} but {folder} compares on {plan.env}; choose another --run.")
     for name, flag in (("minutes", "--minutes"), ("env_steps", "--env-steps")):
@@ -126,7 +146,7 @@ def _check_env_and_budget(plan: ComparisonPlan, args: CompareArgs, folder: Path)
 
 
 def _check_settings(recipe: str, old: dict[str, Any], new: Experiment[Any], folder: Path) -> None:
-    if difference := first_difference(_with_all_fields(old), new.to_dict()):
+    if difference := first_difference(old, new.to_dict()):
         flag, old_value, new_value = difference
         raise BadInput(
             f"{flag} is {new_value} for {recipe} but {folder} was started with {old_value}; leave the flag "
@@ -136,6 +156,8 @@ def _check_settings(recipe: str, old: dict[str, Any], new: Experiment[Any], fold
 
 def _check_evaluation(experiments: dict[str, Experiment[Any]]) -> None:
     """Raise BadInput if two recipes are evaluated in different ways: their returns are not comparable."""
+    if not experiments:
+        raise BadInput("The comparison has no recipes; name at least one.")
     (first, reference), *others = experiments.items()
     for recipe, experiment in others:
         if difference := first_difference(_protocol(reference), _protocol(experiment)):
@@ -158,12 +180,14 @@ def _protocol(experiment: Experiment[Any]) -> dict[str, Any]:
 
 def _check_run_directories(plan: ComparisonPlan, folder: Path) -> None:
     """Raise BadInput if the config of a run directory differs from the plan."""
+    allow = tuple(planned_code(plan).values())
     for recipe, seed in plan.runs():
         path = run_path(folder, recipe, seed)
         if not (path / CONFIG).exists():
             continue
-        planned = _with_all_fields(plan.recipes[recipe]) | {"seed": seed}
-        if difference := first_difference(planned, _with_all_fields(RunDirectory.open(path).read_config())):
+        planned = _with_all_fields(plan.recipes[recipe], allow) | {"seed": seed}
+        found = _with_all_fields(RunDirectory.open(path).read_config(), allow)
+        if difference := first_difference(planned, found):
             flag, planned_value, value = difference
             raise BadInput(
                 f"{path} was run with {flag} {value} where the comparison has {planned_value}; move it away "
@@ -183,6 +207,6 @@ def _check_machine(plan: ComparisonPlan, folder: Path) -> None:
         )
 
 
-def _with_all_fields(experiment: dict[str, Any]) -> dict[str, Any]:
+def _with_all_fields(experiment: dict[str, Any], allow: tuple[str, ...]) -> dict[str, Any]:
     """Add the default of every config field that is newer than the stored experiment."""
-    return Experiment.from_dict(experiment).to_dict()
+    return Experiment.from_dict(experiment, allow).to_dict()

@@ -63,6 +63,16 @@ class RecipeResult:
     thresholds: list[TimeToThreshold]  # ascending
 
     @property
+    def external(self) -> bool:
+        """Whether the curves are those of another program."""
+        return any(run.external for run in self.runs)
+
+    @property
+    def label(self) -> str:
+        """The name of the recipe as shown to users."""
+        return f"{self.recipe} (external)" if self.external else self.recipe
+
+    @property
     def done_runs(self) -> list[RunResult]:
         """The runs that used their budget."""
         return [run for run in self.runs if run.status == "done"]
@@ -76,7 +86,7 @@ class RecipeResult:
     @property
     def env_steps_per_s(self) -> float | None:
         """Env steps per training second, median over runs; None without runs."""
-        rates = [run.summary.env_steps_per_s for run in self.done_runs if run.summary is not None]
+        rates = [run.env_steps_per_s for run in self.done_runs]
         return float(np.median(rates)) if rates else None
 
     def sort_key(self) -> tuple[float, float, float]:
@@ -87,8 +97,9 @@ class RecipeResult:
 
 
 def rank_recipes(plan: ComparisonPlan, runs: list[RunResult]) -> list[RecipeResult]:
-    """Aggregate the runs of each recipe of the plan; best recipe first."""
-    by_recipe = {recipe: [run for run in runs if run.recipe == recipe] for recipe in plan.recipes}
+    """Aggregate the runs of each recipe, external ones included; best recipe first."""
+    names = dict.fromkeys([*plan.recipes, *(run.recipe for run in runs)])
+    by_recipe = {recipe: [run for run in runs if run.recipe == recipe] for recipe in names}
     done = {recipe: [run for run in group if run.status == "done"] for recipe, group in by_recipe.items()}
     bands = {recipe: curve_band([run.seconds for run in group], group) for recipe, group in done.items()}
     thresholds = sorted(plan.thresholds) or default_thresholds(
@@ -102,7 +113,7 @@ def rank_recipes(plan: ComparisonPlan, runs: list[RunResult]) -> list[RecipeResu
             curve_band([run.env_steps for run in done[recipe]], done[recipe]),
             [time_to_threshold(by_recipe[recipe], threshold) for threshold in thresholds],
         )
-        for recipe in plan.recipes
+        for recipe in names
     ]
     return sorted(results, key=RecipeResult.sort_key)
 
@@ -131,15 +142,22 @@ def time_to_threshold(runs: list[RunResult], threshold: float) -> TimeToThreshol
     )
 
 
-def default_thresholds(bands: list[CurveBand | None], done: list[RunResult]) -> list[float]:
-    """Return 50, 75 and 90 % of the best interquartile mean of all recipes, rounded down to three digits.
+def observed_range(bands: list[CurveBand | None], done: list[RunResult]) -> tuple[float, float] | None:
+    """Return 0 and the best interquartile mean of all recipes; None without runs.
 
-    Where returns are negative, 0 % is the median over runs of a run's worst evaluation instead of 0.
+    Where returns are negative, the median over runs of a run's worst evaluation replaces 0.
     """
     best = max((float(band.iqm.max()) for band in bands if band is not None), default=None)
     if best is None:
+        return None
+    return min(0.0, float(np.median([run.returns.min() for run in done]))), best
+
+
+def default_thresholds(bands: list[CurveBand | None], done: list[RunResult]) -> list[float]:
+    """Return 50, 75 and 90 % of the range that `observed_range` returns, rounded down to three digits."""
+    if (bounds := observed_range(bands, done)) is None:
         return []
-    start = min(0.0, float(np.median([run.returns.min() for run in done])))
+    start, best = bounds
     span = best - start
     if span <= 0:
         return [best]
@@ -163,7 +181,7 @@ def answer(results: list[RecipeResult]) -> str:
         return "No recipe reached a threshold." if any_done else "No run is done yet."
     goal = reached[-1]
     time = format_seconds(goal.median_seconds)
-    text = f"Fastest to {number(goal.threshold)}: {first.recipe}, {time} of training"
+    text = f"Fastest to {number(goal.threshold)}: {first.label}, {time} of training"
     text += f" (median of {len(goal.seconds)} seeds)" if len(goal.seconds) > 1 else " (one seed)"
     if len(results) == 1:
         return f"{text}."
@@ -171,8 +189,8 @@ def answer(results: list[RecipeResult]) -> str:
     other = second.thresholds[len(reached) - 1]
     if (count := len(goal.seconds) * len(other.seconds)) > 1:
         wins = probability_of_improvement(goal.seconds, other.seconds) * count
-        pairs = f" {first.recipe} was faster in {wins:g} of {count} pairs of runs."
-    return f"{text}; {_runner_up(second.recipe, goal, other, _evaluation_interval(first))}{pairs}"
+        pairs = f" {first.label} was faster in {wins:g} of {count} pairs of runs."
+    return f"{text}; {_runner_up(second.label, goal, other, _evaluation_interval(first))}{pairs}"
 
 
 def _runner_up(recipe: str, goal: TimeToThreshold, other: TimeToThreshold, interval: float) -> str:

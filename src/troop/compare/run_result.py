@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,7 @@ import numpy as np
 from troop.compare.plan import ComparisonPlan, run_path
 from troop.compare.statistics import Array
 from troop.core.errors import BadInput
-from troop.runs.curve import RETURN, read_rows
+from troop.runs.curve import RETURN, finite_number, read_rows
 from troop.runs.directory import CONFIG
 from troop.runs.summary import Summary
 
@@ -35,6 +34,15 @@ class RunResult:
     resumed: int = 0  # number of resumes
     background_load: float = 0.0  # the highest before any attempt
     ended_early: bool = False
+    external: bool = False  # read from a curve.json of another program
+    command: str = ""  # of the other program
+
+    @property
+    def env_steps_per_s(self) -> float:
+        """Env steps per training second."""
+        if self.summary is not None:
+            return self.summary.env_steps_per_s
+        return float(self.env_steps[-1] / max(self.seconds[-1], 1e-9)) if len(self.seconds) else 0.0
 
     @property
     def name(self) -> str:
@@ -43,7 +51,7 @@ class RunResult:
 
 
 def read_runs(plan: ComparisonPlan, folder: Path) -> list[RunResult]:
-    """Read every run of the plan, in the plan's order."""
+    """Read every run of the plan, in the plan's order, without external ones."""
     return [read_run(plan, folder, recipe, seed) for recipe, seed in plan.runs()]
 
 
@@ -100,11 +108,12 @@ def _curve(path: Path) -> tuple[Array, Array, Array]:
     evaluations = [
         [float(line[name]) for name in names]
         for line in lines
-        if all(_is_number(line.get(name)) for name in names)
+        if all(is_number(line.get(name)) for name in names)
     ]
     table = np.array(sorted(evaluations, key=lambda row: row[1]), dtype=np.float64).reshape(-1, 3)
     return table[:, 0], table[:, 1], table[:, 2]
 
 
-def _is_number(value: Any) -> bool:  # noqa: ANN401 - a JSON value
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: Any) -> bool:  # noqa: ANN401 - a JSON value
+    """Return whether a JSON value is a finite number."""
+    return finite_number(value) is not None

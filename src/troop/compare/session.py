@@ -1,20 +1,24 @@
-"""Session: start or resume every run of a plan that is not done, one at a time, each in a child process."""
+"""Session: start or resume every run of some plans that is not done, one at a time, in a child process."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
-from troop.compare import report, run_result
 from troop.compare.machine import background_load
 from troop.compare.plan import Attempt, ComparisonPlan, run_path
+from troop.compare.planned_code import planned_code
+from troop.compare.run_result import RunStatus, read_run
 from troop.core.errors import BadInput
 from troop.logs.progress import count, duration, number
 from troop.runs import files
@@ -24,61 +28,101 @@ from troop.runs.summary import Summary
 COMMAND = (sys.executable, "-m", "troop.compare.child")
 
 
-class Session:
-    """Executes a plan; of SIGINT or SIGTERM the first lets the child save, the second ends it at once."""
+@dataclass(eq=False)
+class Comparison:
+    """A plan and its directory; the plan grows with each attempt."""
 
-    def __init__(self, plan: ComparisonPlan, folder: Path, command: tuple[str, ...] = COMMAND) -> None:
-        self.plan, self.folder, self.command = plan, folder, command
+    plan: ComparisonPlan
+    folder: Path
+    prefix: str = ""  # of the names of its runs in messages
+
+    def record(self, attempt: Attempt) -> None:
+        """Add the attempt to the plan, or replace it, and store the plan."""
+        self.plan = self.plan.with_attempt(attempt)
+        self.plan.write(self.folder)
+
+
+class SessionReport(Protocol):
+    """Writes the results of a session."""
+
+    command: str  # that continues the session
+
+    def write(self, comparison: Comparison) -> None:
+        """Rewrite the result files after a run of `comparison`."""
+        ...
+
+    def show(self) -> None:
+        """Rewrite all result files and print the results."""
+        ...
+
+
+class Session:
+    """Executes plans; of SIGINT or SIGTERM the first lets the child save, the second ends it at once."""
+
+    def __init__(
+        self, comparisons: list[Comparison], report: SessionReport, command: tuple[str, ...] = COMMAND
+    ) -> None:
+        self.comparisons, self.report, self.command = comparisons, report, command
         self.signals = 0  # received so far
         self.child: subprocess.Popen[bytes] | None = None
 
+    def runs(self) -> list[tuple[Comparison, str, int]]:
+        """Return every run, seed by seed, so that a session stopped early has all tasks and recipes."""
+        seeds = range(1, 1 + max(comparison.plan.seeds for comparison in self.comparisons))
+        return [
+            (comparison, recipe, seed)
+            for seed in seeds
+            for comparison in self.comparisons
+            for recipe in comparison.plan.recipes
+            if seed <= comparison.plan.seeds
+        ]
+
     def run(self) -> int:
         """Return 0 if every run is done, 3 if some are unfinished, 4 if some failed."""
-        runs = list(self.plan.runs())
-        done = [run for run in runs if run_result.read_run(self.plan, self.folder, *run).status == "done"]
-        if done:
-            self._print(f"{len(done)} of {len(runs)} runs are done already.")
+        runs = self.runs()
+        left = [run for run in runs if self._status(*run) != "done"]
+        if len(left) < len(runs):
+            self._print(f"{len(runs) - len(left)} of {len(runs)} runs are done already.")
         with self._signal_handlers():
-            for position, (recipe, seed) in enumerate(runs, 1):
-                if (recipe, seed) in done:
-                    continue
+            for index, run in enumerate(left):
                 if self.signals:
                     break
-                remaining = sum(run not in done for run in runs[position - 1 :])
-                self._run_one(recipe, seed, f"[{position}/{len(runs)}] {recipe} seed {seed}", remaining)
-                report.write(self.plan, self.folder)
-        return self._report()
+                comparison, recipe, seed = run
+                position = f"[{runs.index(run) + 1}/{len(runs)}]"
+                name = f"{position} {comparison.prefix}{recipe} seed {seed}"
+                self._run_one(comparison, recipe, seed, name, len(left) - index)
+                self.report.write(comparison)
+        self.report.show()
+        return self._exit_code({self._status(*run) for run in runs})
 
-    def _report(self) -> int:
-        results, texts = report.write(self.plan, self.folder)
-        report.show(self.plan, self.folder, results, texts)
-        statuses = {run.status for result in results for run in result.runs}
-        command = f"troop compare --run {self.folder}"
+    def _status(self, comparison: Comparison, recipe: str, seed: int) -> RunStatus:
+        return read_run(comparison.plan, comparison.folder, recipe, seed).status
+
+    def _exit_code(self, statuses: set[RunStatus]) -> int:
         if statuses & {"waiting", "unfinished"}:
-            self._print(f"Stopped; finished runs are kept. Continue with: {command}")
+            self._print(f"Stopped; finished runs are kept. Continue with: {self.report.command}")
             return 3
         if "failed" in statuses:
-            self._print(f"Some runs failed. Retry them with: {command}")
+            self._print(f"Some runs failed. Retry them with: {self.report.command}")
             return 4
         return 0
 
-    def _run_one(self, recipe: str, seed: int, name: str, remaining: int) -> None:
+    def _run_one(self, comparison: Comparison, recipe: str, seed: int, name: str, left: int) -> None:
         """Start or resume one run, wait for it, and store the outcome in the plan."""
-        path = run_path(self.folder, recipe, seed)
+        plan, path = comparison.plan, run_path(comparison.folder, recipe, seed)
         resumable = self._prepare(path)
-        minutes = self.plan.minutes
-        total = (
-            f"; at most {duration(60 * minutes * remaining)} for all remaining runs"
-            if minutes is not None
-            else ""
-        )
-        self._print(f"{name}: {'resuming' if resumable else 'starting'} ({self.plan.budget}{total})")
+        total = ""
+        if plan.minutes is not None:
+            total = f"; at most {duration(60 * plan.minutes * left)} for all remaining runs"
+        self._print(f"{name}: {'resuming' if resumable else 'starting'} ({plan.budget}{total})")
         started = datetime.now().isoformat(timespec="milliseconds")
         attempt = Attempt(recipe, seed, started, round(background_load(), 3))
-        self._record(attempt)
-        code = self._run_child(recipe, seed, path.with_suffix(".stderr"))
+        comparison.record(attempt)
+        allow = planned_code(plan).values()  # checked when the plan was opened
+        argv = [*self.command, *allow, str(comparison.folder), recipe, str(seed)]
+        code = self._run_child(argv, path.with_suffix(".stderr"))
         outcome, reason = self._outcome(path, code)
-        self._record(dataclasses.replace(attempt, outcome=outcome, reason=reason))
+        comparison.record(dataclasses.replace(attempt, outcome=outcome, reason=reason))
         text = self._result_text(path) if outcome == "done" else f"{outcome}. {reason}".strip()
         self._print(f"{name}: {text}")
 
@@ -86,6 +130,8 @@ class Session:
         """Return whether the run can be resumed; move a run directory without a checkpoint aside."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_symlink() or path.parent.is_symlink():
+                raise BadInput(f"{path} is a link out of the comparison; remove it.")
             if not (path / CONFIG).exists():
                 return False
             if any((path / CHECKPOINTS).glob("ckpt-*/manifest.json")):
@@ -98,15 +144,12 @@ class Session:
             raise files.disk_problem("prepare", path, error) from error
         return False
 
-    def _record(self, attempt: Attempt) -> None:
-        self.plan = self.plan.with_attempt(attempt)
-        self.plan.write(self.folder)
-
-    def _run_child(self, recipe: str, seed: int, stderr_path: Path) -> int:
+    def _run_child(self, argv: list[str], stderr_path: Path) -> int:
         """Run the child in its own process group, which Ctrl-C does not reach; return its exit code."""
-        argv = [*self.command, str(self.folder), recipe, str(seed)]
         try:
-            stderr = open(stderr_path, "wb")  # noqa: SIM115 - closed below
+            stderr_path.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            stderr = open(os.open(stderr_path, flags, 0o644), "wb")  # noqa: SIM115 - closed below
         except OSError as error:
             raise files.disk_problem("write", stderr_path, error) from error
         with stderr:

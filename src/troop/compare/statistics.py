@@ -1,10 +1,12 @@
-"""Interquartile mean, bootstrap interval, time to threshold and probability of improvement; needs only numpy.
+"""Interquartile mean, bootstrap interval, performance profile and times to thresholds; needs only numpy.
 
 Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (2108.13264).
 tests/compare/test_compare_oracles.py checks these functions against scipy and rliable.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +15,9 @@ Array = npt.NDArray[np.float64]
 
 RESAMPLES = 2_000  # of the bootstrap
 CONFIDENCE = 0.95
-_BLOCK = 256  # points resampled at once, which limits memory to RESAMPLES x runs x _BLOCK numbers
+_BLOCK = 4_000_000  # numbers resampled at once, which limits memory
+
+Statistic = Callable[[Array, Array], Array]  # of values [..., run, point] and weights [run]: [..., point]
 
 
 def iqm_weights(count: int) -> Array:
@@ -34,22 +38,72 @@ def iqm(values: Array, axis: int = 0) -> Array:
     return np.asarray(ordered @ iqm_weights(ordered.shape[-1]))
 
 
+def weighted_iqm(values: Array, weights: Array) -> Array:
+    """Return the interquartile mean [..., point] of `values` [..., run, point]; `weights` [run] sum to 1.
+
+    A quarter of the weight is trimmed at each end; with equal weights the result is that of `iqm`.
+    """
+    order = np.argsort(values, axis=-2)
+    ordered, share = np.take_along_axis(values, order, axis=-2), weights[order]
+    right = np.cumsum(share, axis=-2)
+    inside = np.minimum(right, 0.75) - np.maximum(right - share, 0.25)
+    return np.asarray((np.clip(inside, 0.0, None) * ordered).sum(axis=-2) / 0.5)
+
+
+def weighted_mean(values: Array, weights: Array) -> Array:
+    """Return the mean [..., point] of `values` [..., run, point]; `weights` [run] sum to 1."""
+    return np.asarray(np.einsum("...rp,r->...p", values, weights))
+
+
+def task_weights(counts: list[int]) -> Array:
+    """Return the weight of each run if every task has the same total weight; `counts` are runs per task."""
+    return np.concatenate([np.full(count, 1 / (count * len(counts))) for count in counts])
+
+
+def stratified_interval(
+    tasks: list[Array],
+    statistic: Statistic = weighted_iqm,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
+) -> tuple[Array, Array]:
+    """Return the lower and upper bound, each [point], of a statistic of the runs of several tasks.
+
+    `tasks` has an array [run, point] per task. Percentile bootstrap: each resample draws, for each task, as
+    many whole runs of it as there are, with replacement. Every task has the same weight.
+    """
+    values, counts = np.concatenate(tasks), [len(runs) for runs in tasks]
+    random, starts = np.random.default_rng(seed), np.cumsum([0, *counts[:-1]])
+    draws = [random.integers(0, count, (resamples, count)) for count in counts]
+    indices = np.concatenate([start + draw for start, draw in zip(starts, draws, strict=True)], axis=1)
+    weights, tails = task_weights(counts), [(1 - confidence) / 2, (1 + confidence) / 2]
+    points = values.shape[1]
+    low, high = np.empty(points), np.empty(points)
+    width = max(1, _BLOCK // indices.size)
+    for first in range(0, points, width):
+        block = slice(first, first + width)
+        low[block], high[block] = np.quantile(statistic(values[:, block][indices], weights), tails, axis=0)
+    return low, high
+
+
 def bootstrap_interval(
     runs: Array, seed: int = 0, resamples: int = RESAMPLES, confidence: float = CONFIDENCE
 ) -> tuple[Array, Array]:
     """Return the lower and upper bound, each [point], of the interquartile mean of `runs` [run, point].
 
-    Percentile bootstrap: each resample draws as many whole runs as there are, with replacement. The caller
-    passes the runs of one recipe, so recipes are resampled separately (stratified).
+    The caller passes the runs of one recipe, so recipes are resampled separately.
     """
-    count, points = runs.shape
-    indices = np.random.default_rng(seed).integers(0, count, (resamples, count))
-    low, high = np.empty(points), np.empty(points)
-    tails = [(1 - confidence) / 2, (1 + confidence) / 2]
-    for start in range(0, points, _BLOCK):
-        block = slice(start, start + _BLOCK)
-        low[block], high[block] = np.quantile(iqm(runs[:, block][indices], axis=1), tails, axis=0)
-    return low, high
+    return stratified_interval([runs], weighted_iqm, seed, resamples, confidence)
+
+
+def performance_profile(tasks: list[Array], levels: Array) -> tuple[Array, Array, Array]:
+    """Return the share of runs whose score is above each level, [level], with lower and upper bound.
+
+    `tasks` has the scores [run] of each task. Every task has the same weight.
+    """
+    above = [(scores[:, None] > levels).astype(np.float64) for scores in tasks]
+    share = weighted_mean(np.concatenate(above), task_weights([len(scores) for scores in tasks]))
+    return share, *stratified_interval(above, weighted_mean)
 
 
 def forward_fill(x: Array, values: Array, grid: Array) -> Array:

@@ -49,38 +49,39 @@ def _row(result: RecipeResult) -> list[str]:
     steps = [median_time(t.env_steps) for t in result.thresholds[-1:]]
     rate = result.env_steps_per_s
     return [
-        result.recipe,
-        _runs(result),
+        result.label,
+        format_runs(result),
         number(final[0]) if final else "-",
         f"{number(final[1])} to {number(final[2])}" if final and has_interval else "-",
-        *(_time(t) for t in result.thresholds),
+        *(format_time(t) for t in result.thresholds),
         *(count(value) if math.isfinite(value) else "-" for value in steps),
         count(rate) if rate is not None else "-",
     ]
 
 
-def _runs(result: RecipeResult) -> str:
+def format_runs(result: RecipeResult) -> str:
+    """Format the numbers of done, planned and failed runs."""
     failed = sum(run.status == "failed" for run in result.runs)
     done = f"{len(result.done_runs)} of {len(result.runs)}"
     return f"{done}, {failed} failed" if failed else done
 
 
-def _time(time: TimeToThreshold) -> str:
+def format_time(time: TimeToThreshold) -> str:
     """Format the median; add how many runs reached the threshold unless all did."""
     text = format_seconds(time.median_seconds) if math.isfinite(time.median_seconds) else "-"
     total = len(time.seconds)
     return text if time.reached == total else f"{text} ({time.reached} of {total})"
 
 
-def as_rich(plan: ComparisonPlan, results: list[RecipeResult]) -> Table:
-    """Return the table for a terminal."""
+def rich_table(rows: list[list[str]], title: str, text_columns: int = 1) -> Table:
+    """Return a table for a terminal; all but the first columns are aligned to the right."""
     from rich.table import Table
 
-    head, *rows = cells(results)
-    table = Table(title=plan.title, title_justify="left", title_style="bold")
+    head, *body = rows
+    table = Table(title=title, title_justify="left", title_style="bold")
     for column, name in enumerate(head):
-        table.add_column(name, justify="left" if column == 0 else "right")
-    for row in rows:
+        table.add_column(name, justify="left" if column < text_columns else "right")
+    for row in body:
         table.add_row(*row)
     return table
 
@@ -89,16 +90,20 @@ def as_markdown(
     plan: ComparisonPlan, results: list[RecipeResult], notes: list[str], figure: str | None
 ) -> str:
     """Return the page results.md: answer, table, figure, machine, notes."""
-    head, *rows = cells(results)
-    rule = ["---", *("---:" for _ in head[1:])]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *rows])
     flags = f" Flags: `{' '.join(plan.flags)}`." if plan.flags else ""
     bullets = "\n".join(f"* {text}" for text in notes)
     image = f"![curves]({figure})\n\n" if figure else ""
     return (
-        f"# {plan.title}\n\n{answer(results)}\n\n{table}\n\n{image}"
+        f"# {plan.title}\n\n{answer(results)}\n\n{markdown_table(cells(results))}\n\n{image}"
         f"Machine: {describe(plan.machine)}.{flags}\n\n{bullets}\n"
     )
+
+
+def markdown_table(rows: list[list[str]], text_columns: int = 1) -> str:
+    """Return a pipe table of the heading and the rows; all but the first columns are aligned to the right."""
+    head, *body = rows
+    rule = ["---" if column < text_columns else "---:" for column in range(len(head))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *body])
 
 
 def as_csv(results: list[RecipeResult]) -> str:
@@ -129,20 +134,21 @@ def as_json(plan: ComparisonPlan, results: list[RecipeResult], notes: list[str])
         "thresholds": thresholds,
         "answer": answer(results),
         "notes": notes,
-        "recipes": [_recipe_json(result) for result in results],
+        "recipes": [recipe_json(result) for result in results],
         "runs": [_run_json(run, thresholds) for result in results for run in result.runs],
     }
 
 
-def _recipe_json(result: RecipeResult) -> dict[str, Any]:
+def recipe_json(result: RecipeResult) -> dict[str, Any]:
+    """Return one recipe with its curves as JSON values."""
     value, low, high = result.final_return or (None, None, None)
     if len(result.done_runs) < 2:
         low = high = None
     reached = [
         {
             "threshold": t.threshold,
-            "seconds": _finite(t.median_seconds),
-            "env_steps": _finite(median_time(t.env_steps)),
+            "seconds": finite(t.median_seconds),
+            "env_steps": finite(median_time(t.env_steps)),
             "runs_reached": t.reached,
             "runs": len(t.seconds),
         }
@@ -150,6 +156,7 @@ def _recipe_json(result: RecipeResult) -> dict[str, Any]:
     ]
     return {
         "recipe": result.recipe,
+        "external": result.external,
         "runs_done": len(result.done_runs),
         "return": {"iqm": value, "low": low, "high": high},
         "reached": reached,
@@ -163,14 +170,15 @@ def _run_json(run: RunResult, thresholds: list[float]) -> dict[str, Any]:
     """Return one run; None where a threshold was not reached or a value is unknown."""
     reached = {
         f"{threshold:g}": {
-            "seconds": _finite(first_crossing(run.seconds, run.returns, threshold)),
-            "env_steps": _finite(first_crossing(run.env_steps, run.returns, threshold)),
+            "seconds": finite(first_crossing(run.seconds, run.returns, threshold)),
+            "env_steps": finite(first_crossing(run.env_steps, run.returns, threshold)),
         }
         for threshold in thresholds
     }
     return {
         "recipe": run.recipe,
         "seed": run.seed,
+        "external": run.external,
         "status": run.status,
         "return": float(run.returns[-1]) if len(run.returns) else None,
         **{name: getattr(run.summary, name) if run.summary else None for name in SUMMARY_FIELDS},
@@ -188,5 +196,6 @@ def _band_json(band: CurveBand | None) -> dict[str, list[float]] | None:
     return {name: getattr(band, name).tolist() for name in ("x", "iqm", "low", "high")}
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """Return the value, or None for infinity."""
     return value if math.isfinite(value) else None

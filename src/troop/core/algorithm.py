@@ -6,17 +6,20 @@ An algorithm does not depend on an env, a replay buffer, a clock, a logger, a ra
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
+import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from troop.core.batch import Experience, Transition
+from troop.core.batch import Experience, State, Transition
 from troop.core.env import EnvSpec, Obs
 from troop.core.exploration import Exploration
 from troop.core.peers import Peers
 
-B = TypeVar("B", contravariant=True)  # the batch type: Transition
-State = Tensor | None
+B = TypeVar("B", contravariant=True)  # the batch type: Transition or Trajectory
+CompileMode = bool | Literal["auto"]
+"""Whether losses are compiled: from the start, never, or during training if the role finds that it pays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,18 @@ class Policy(nn.Module):
     def initial_state(self, rows: int) -> State:
         """Return the recurrent state of new episodes; None for a feed-forward policy."""
         return None
+
+    def reset_state(self, state: State, started: Tensor) -> State:
+        """Return `state` with the rows that start an episode, `started` [rows], as in `initial_state`."""
+        if state is None:
+            return None
+
+        def reset(initial: Tensor, current: Tensor) -> Tensor:
+            mask = started.to(current.device).view(-1, *(1,) * (current.dim() - 1))
+            return torch.where(mask, initial, current)
+
+        fresh: State = pytree.tree_map(reset, self.initial_state(len(started)), state)
+        return fresh
 
     def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
         """Return actions in [-1, 1] or action indices; `explore` [rows] scales exploration, 0 disables it."""
@@ -79,6 +94,23 @@ class Algorithm(Protocol[B]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`."""
+        ...
+
+
+@runtime_checkable
+class CompilableAlgorithm(Protocol):
+    """An algorithm whose losses can be compiled between two updates; optional, for `compile = "auto"`."""
+
+    @property
+    def compile_error(self) -> str | None:
+        """Why compilation failed, so that losses are computed without it; None if it did not fail."""
+        ...
+
+    def set_compiled(self, compiled: bool) -> None:
+        """Compute losses with or without compiled code from the next update on.
+
+        The first updates with compiled code compile it, which takes seconds.
+        """
         ...
 
 
@@ -129,8 +161,8 @@ class PartialLearner(Algorithm[Transition], Protocol):
 class SplitAlgorithmConfig(AlgorithmConfig[Transition], Protocol):
     """An algorithm whose critics and actor can learn on different hosts."""
 
-    def unsplittable_reason(self) -> str | None:
-        """Return why these settings cannot be split, naming the cure; None if they can."""
+    def unsplittable_reason(self, spec: EnvSpec) -> str | None:
+        """Return why these settings cannot be split on this env, naming the cure; None if they can."""
         ...
 
     def critic_learner(self, spec: EnvSpec, peers: Peers = ..., device: str = "cpu") -> PartialLearner:

@@ -1,13 +1,13 @@
-"""Batches: what recorders send (`Rollout`) and what algorithms learn from (`Transition`).
+"""Batches: what recorders send (`Rollout`) and what algorithms learn from (`Transition`, `Trajectory`).
 
-`reward + discount * V(next_obs)` is the complete Bellman target: algorithms do not see termination flags.
+`reward + discount * V(successor)` is the complete Bellman target: algorithms do not see termination flags.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +15,10 @@ from torch.utils import _pytree as pytree
 
 from troop.core.env import Obs
 
-Batch = TypeVar("Batch", "Transition", "Rollout")
+Batch = TypeVar("Batch", "Transition", "Rollout", "Trajectory")
+
+State = dict[str, Any] | None
+"""Recurrent state of a policy: nested dicts of tensors [rows, ...]; None for a policy without memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,107 @@ class Rollout:
         return self.to("cpu")
 
 
-def _move(batch: Batch, device: torch.device, host_field: str) -> Batch:
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """T consecutive steps of B env streams; `obs` has T + 1 entries.
+
+    The successor of step t is obs[t + 1], except where the env was reset within the step: the successors of
+    those steps that are bootstrapped from are `final_obs`. Where `valid` is False, row t is not a step: its
+    action had no effect (a reset, an env fault, or the last observation before a forced reset).
+    """
+
+    obs: Obs  # [T + 1, B, ...]
+    action: Tensor  # [T, B, ...]
+    reward: Tensor  # [T, B], 0 where not valid
+    discount: Tensor  # [T, B]: gamma, 0 where the episode terminated
+    ended: Tensor  # [T, B] bool: the last step of an episode: the next row does not continue this one
+    valid: Tensor  # [T, B] bool
+    started: Tensor  # [T + 1, B] bool: `obs` is the first observation of an episode
+    final_obs: Obs  # [K, ...]
+    final_index: Tensor  # [K] int64: t * B + b of the steps whose successors are `final_obs`
+    state: State = None  # recurrent state at entry 0, [B, ...]
+    extras: dict[str, Tensor] = field(default_factory=dict)
+    """What the policy returned with each action, [T, B, ...], such as log_prob and value; "version" is the
+    policy's version, "episode_return" the discounted return of the episode up to this step."""
+
+    @property
+    def length(self) -> int:
+        """T, the number of steps."""
+        return int(self.reward.shape[0])
+
+    def __len__(self) -> int:
+        """B, the number of env streams."""
+        return int(self.reward.shape[1])
+
+    def to(self, device: torch.device | str) -> Trajectory:
+        """Return the trajectory on `device`, itself if both are the CPU."""
+        return _move(self, torch.device(device))
+
+    def columns(self, index: Tensor) -> Trajectory:
+        """Return the streams `index` (int64, distinct) in this order."""
+        position = torch.full((len(self),), -1, device=index.device)
+        position[index] = torch.arange(len(index), device=index.device)
+        column = position[self.final_index % len(self)]
+        kept = column >= 0
+        step = self.final_index.div(len(self), rounding_mode="floor")
+        return Trajectory(
+            obs={name: x[:, index] for name, x in self.obs.items()},
+            action=self.action[:, index],
+            reward=self.reward[:, index],
+            discount=self.discount[:, index],
+            ended=self.ended[:, index],
+            valid=self.valid[:, index],
+            started=self.started[:, index],
+            final_obs={name: x[kept] for name, x in self.final_obs.items()},
+            final_index=(step * len(index) + column)[kept],
+            state=pytree.tree_map_only(Tensor, lambda x: x[index], self.state),
+            extras={name: x[:, index] for name, x in self.extras.items()},
+        )
+
+
+def join_trajectories(parts: list[Trajectory]) -> Trajectory:
+    """Return the streams of all parts side by side; all have the same length T."""
+    if len(parts) == 1:
+        return parts[0]
+    streams = sum(len(part) for part in parts)
+    offsets = torch.tensor([0, *(len(part) for part in parts)]).cumsum(0).tolist()
+    index = [
+        part.final_index.div(len(part), rounding_mode="floor") * streams
+        + part.final_index % len(part)
+        + offset
+        for part, offset in zip(parts, offsets, strict=False)
+    ]
+
+    def beside(name: str) -> Tensor:
+        return torch.cat([getattr(part, name) for part in parts], 1)
+
+    def beside_each(name: str, axis: int) -> dict[str, Tensor]:
+        dicts: list[dict[str, Tensor]] = [getattr(part, name) for part in parts]
+        return {key: torch.cat([each[key] for each in dicts], axis) for key in dicts[0]}
+
+    return Trajectory(
+        obs=beside_each("obs", 1),
+        action=beside("action"),
+        reward=beside("reward"),
+        discount=beside("discount"),
+        ended=beside("ended"),
+        valid=beside("valid"),
+        started=beside("started"),
+        final_obs=beside_each("final_obs", 0),
+        final_index=torch.cat(index),
+        state=_join_states([part.state for part in parts]),
+        extras=beside_each("extras", 1),
+    )
+
+
+def _join_states(states: list[State]) -> State:
+    if states[0] is None:
+        return None
+    joined: State = pytree.tree_map(lambda *x: torch.cat(x), *states)
+    return joined
+
+
+def _move(batch: Batch, device: torch.device, host_field: str | None = None) -> Batch:
     """Return `batch` with the tensors of all fields but `host_field` on `device`."""
     on_host = device.type == "cpu"
     if on_host and batch.reward.is_cpu:
@@ -89,6 +192,17 @@ class NStep:
     gamma: float = 0.99
     bootstrap_on_truncation: bool = True  # False: a time limit counts as a termination
     scale_rewards_to: float | None = None  # divide rewards so that discounted returns stay within this
+
+    def within_time_limit(self, steps: int | None) -> NStep:
+        """Return the specification for episodes of at most `steps` steps (None: no limit).
+
+        A value that is bootstrapped at the time limit continues beyond it: with constant rewards it is
+        1 / (1 - gamma^steps) times the largest return of an episode. Rewards are scaled down by that much, or
+        such values would lie outside of a critic's support, where all actions are equal.
+        """
+        if not (steps and self.scale_rewards_to and self.bootstrap_on_truncation and self.gamma < 1):
+            return self
+        return dataclasses.replace(self, scale_rewards_to=self.scale_rewards_to * (1 - self.gamma**steps))
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from troop.core.config import bounded
+from troop.core.errors import TroopError
 from troop.core.program import Program
 from troop.core.role import Metrics
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""Signals that request a resumable stop: Ctrl-C, `kill`, the end of a terminal, the preemption of a job."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,9 @@ class Counters:
     restarts: int = 0
     wall_s: float = 0.0  # seconds of training
     evaluation_s: float = 0.0  # seconds of evaluation and checkpointing
+    act_s: float = 0.0  # seconds in which policies choose actions, summed over roles
+    env_s: float = 0.0  # seconds in which roles step envs or wait for them, summed over roles
+    learn_s: float = 0.0  # seconds of sampling batches and updating, summed over roles
     target_reached_s: float | None = None  # wall_s at the first evaluation that reached the target
 
 
@@ -69,6 +78,15 @@ class CheckpointSource(Protocol):
         ...
 
 
+@runtime_checkable
+class FileSink(Protocol):
+    """A RunObserver that writes texts of roles to the run directory."""
+
+    def write_file(self, name: str, text: str) -> None:
+        """Write the file, unless there is one of this name."""
+        ...
+
+
 @dataclass(frozen=True)
 class Result:
     """Result of a run: `done`, or `stopped` on request, in which case it can be resumed."""
@@ -76,6 +94,20 @@ class Result:
     status: Literal["done", "stopped"]
     counters: Counters
     evaluation: Metrics  # of the last evaluation; empty without one
+    directory: Path | None = None  # of the run, where it is now
+
+
+@runtime_checkable
+class StallObserver(Protocol):
+    """A RunObserver that shows a step which does not return; called by another thread than the others."""
+
+    def report_stall(self, seconds: float, text: str) -> None:
+        """Show that nothing has happened for `seconds`; `text`, if not empty, is a new message about it."""
+        ...
+
+    def exit_process(self, end: Result | TroopError) -> None:
+        """Record the end of a run whose thread cannot be interrupted, and exit the process."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,18 @@ import torch
 from torch import Tensor
 
 Obs = dict[str, Tensor]
-"""Named observations, each [N, ...]. `obs` is the input of the policy; `privileged`, where the env provides
-it, is an additional input for the critic and does not repeat `obs`."""
+"""Named observations, each [N, ...]: images and vectors. `privileged`, where the env provides it, is an
+additional input for the critic and does not repeat the others; all others are inputs of the policy too. An
+env whose observations are all vectors has them in one, `obs`; else `obs` is the first image."""
 
 OBS, PRIVILEGED = "obs", "privileged"
+ACTION_MASK = "action_mask"
+"""Observation [N, actions] with 1 for each discrete action that the env allows now, 0 for the others."""
+
+
+def full_obs(obs: Obs) -> Tensor:
+    """Concatenate the observations of policy and critics, [B, obs + privileged]."""
+    return torch.cat((obs[OBS], obs[PRIVILEGED]), -1) if PRIVILEGED in obs else obs[OBS]
 
 
 @dataclass(frozen=True)
@@ -52,9 +60,14 @@ class Continuous:
 
 @dataclass(frozen=True)
 class Discrete:
-    """Actions are int64 [N] in 0..choices-1."""
+    """Actions are int64 [N] in 0..choices-1.
+
+    If the env takes several discrete actions at once, `factors` are their numbers of choices, and an action
+    is the index of a combination: the last factor varies fastest.
+    """
 
     choices: int
+    factors: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,6 +79,17 @@ class EnvSpec:
     action: Continuous | Discrete
     envs: int
     episode_limit: int | None = None  # steps after which the env truncates; None: unlimited or unknown
+    omitted: tuple[str, ...] = ()  # observations of the backend that are not in `obs`, such as texts
+
+    @property
+    def images(self) -> list[str]:
+        """Names of the observations that are images [channels, height, width]."""
+        return [name for name, field in self.obs.items() if len(field.shape) == 3]
+
+    def shapes(self, privileged: bool = True) -> dict[str, tuple[int, ...]]:
+        """Shapes of the observations by name; the one that only critics read is last, or left out."""
+        names = sorted(self.obs, key=lambda name: name == PRIVILEGED)
+        return {name: self.obs[name].shape for name in names if privileged or name != PRIVILEGED}
 
     def width(self, name: str = OBS) -> int:
         """Number of elements in one row of a named observation; 0 if the env does not have it."""
@@ -96,6 +120,13 @@ class Step:
     truncated: Tensor  # [N] bool: time limit, bootstrap from `next_obs`
     valid: Tensor  # [N] bool
     faults: int = 0  # number of rows that contained NaN or infinity and were reset
+
+    @property
+    def started(self) -> Tensor:
+        """[N] bool: rows whose `obs` is the first observation of an episode."""
+        if self.next_obs is self.obs:  # no reset within this step, except of invalid rows
+            return ~self.valid
+        return ~self.valid | self.terminated | self.truncated
 
 
 class VectorEnv(Protocol):

@@ -20,7 +20,15 @@ class TrainingFault(TroopError):
     trace = ""  # traceback of the first failure, if it happened in another process
 
 
+class EnvFault(TrainingFault):
+    """An env returned something that its spaces exclude, or NaN again and again."""
+
+
 class SetupProblem(TroopError):
     """The machine lacks something that the run needs: disk space, memory, a library, a device."""
 
     exit_code = 5
+
+
+class UnsupportedEnv(BadInput):
+    """The algorithm cannot learn this env, e.g. because of its actions; another recipe may be able to."""

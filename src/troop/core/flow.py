@@ -5,37 +5,46 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
 from troop.core.algorithm import PolicyOutput
-from troop.core.batch import Rollout, Transition
-from troop.core.env import Step
+from troop.core.batch import Rollout, State, Transition
+from troop.core.env import Obs, Step
 from troop.core.role import Checkpointable
 
+Piece = TypeVar("Piece", contravariant=True)  # what recorders send: Rollout or Trajectory
+Sample = TypeVar("Sample", covariant=True)  # what learners receive: Transition or Trajectory
 
-class Sink(Protocol):
-    """Receives rollouts."""
 
-    def add(self, rollout: Rollout) -> None:
-        """Copy all rows of the rollout; its memory may be reused after the call."""
+class Sink(Protocol[Piece]):
+    """Receives what a recorder sends."""
+
+    def add(self, piece: Piece, /) -> None:
+        """Copy or keep all rows; the memory of a Rollout may be reused after the call."""
         ...
 
 
-class Source(Protocol):
+class Source(Protocol[Sample]):
     """Returns batches."""
 
-    def sample(self, rows: int) -> Transition | None:
-        """Return a batch of exactly `rows` rows, or None while none may be sampled."""
+    def sample(self, rows: int) -> Sample | None:
+        """Return a batch of exactly `rows` rows (trajectories: env streams), or None while there is none."""
         ...
+
+
+@runtime_checkable
+class PrioritizedSource(Protocol):
+    """A Source whose rows have priorities."""
 
     def reprioritize(self, index: Tensor, priority: Tensor) -> None:
         """Set the priorities of the rows with these ids, from `Transition.index`; skip overwritten rows."""
         ...
 
 
-class ReplayBuffer(Sink, Source, Protocol):
+class Store(Sink[Piece], Source[Sample], Protocol[Piece, Sample]):
     """A Sink and Source of the same rows that can be saved."""
 
     def __len__(self) -> int:
@@ -70,7 +79,11 @@ class ReplayBuffer(Sink, Source, Protocol):
         ...
 
 
-class RateLimitedSink(Sink, Protocol):
+class ReplayBuffer(Store[Rollout, Transition], PrioritizedSource, Protocol):
+    """A Store of rollouts that returns n-step transitions, possibly by priority."""
+
+
+class RateLimitedSink(Sink[Piece], Protocol[Piece]):
     """A Sink that applies back-pressure to its actors, which may be restarted at any time."""
 
     def wants_data(self) -> Literal[True] | None:
@@ -98,17 +111,20 @@ class WeightSource(Protocol):
         ...
 
 
-class Recorder(Protocol):
-    """Builds rollouts from the actions of a policy and the steps of an env."""
+Recorded = TypeVar("Recorded", covariant=True)  # what a recorder returns: Rollout or Trajectory
 
-    def on_action(self, obs: dict[str, Tensor], output: PolicyOutput) -> None:
-        """Record that the policy returned `output` for `obs`."""
+
+class Recorder(Protocol[Recorded]):
+    """Builds rollouts or trajectories from the actions of a policy and the steps of an env."""
+
+    def on_action(self, obs: Obs, output: PolicyOutput, state: State = None, version: int = -1) -> None:
+        """Record that the policy of this version returned `output` for `obs` and its recurrent `state`."""
         ...
 
-    def on_step(self, step: Step) -> list[Rollout]:
-        """Record the result of the action; return the rollouts completed by it."""
+    def on_step(self, step: Step) -> Sequence[Recorded]:
+        """Record the result of the action; return what it completes."""
         ...
 
-    def flush(self, obs: dict[str, Tensor]) -> list[Rollout]:
-        """Return the rollouts that end all streams at `obs`, before a forced reset of the envs."""
+    def flush(self, obs: Obs) -> Sequence[Recorded]:
+        """End all streams at `obs`, before a forced reset of the envs; return what this completes."""
         ...

@@ -107,6 +107,13 @@ class HasNotes(Protocol):
 
 
 @runtime_checkable
+class HasFiles(Protocol):
+    """A role with texts for the run directory, by file name. The engine clears them as it does notes."""
+
+    files: dict[str, str]
+
+
+@runtime_checkable
 class Closeable(Protocol):
     """A role that holds resources. The engine calls `close` once when the run ends or the host fails."""
 

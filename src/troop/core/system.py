@@ -45,7 +45,8 @@ class RunSettings:
     seed: int
     device: str  # of the learner
     evaluation: Evaluation
-    deterministic: bool = False  # no overlap of acting, simulating and learning
+    deterministic: bool = False  # no overlap of acting, simulating and learning; no decision by the clock
+    minutes: float | None = None  # of training; None: unknown
 
 
 class System(Protocol[B_co]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Protocol
 
-from troop.core.engine import Checkpoint, CheckpointSource, Result, RunObserver, Until
+from troop.core.engine import Checkpoint, CheckpointSource, FileSink, Result, RunObserver, Until
 from troop.core.program import Schedule
 from troop.core.role import Metrics
 from troop.engines.pool import HostHandle, HostPool
@@ -62,7 +62,7 @@ class Driver:
     ) -> None:
         self.settings, self.progress, self.until, self.observer = settings, progress, until, observer
         limits = Limits(settings.restarts, settings.step_limit_s, settings.start_limit_s)
-        self.supervisor = Supervisor(pool, limits, self._restore, observer.note)
+        self.supervisor = Supervisor(pool, limits, self._restore, observer.note, self._write_file)
         self.hosts = pool.hosts
         self.checkpoint_timer = ScheduleTimer(Schedule(seconds=settings.checkpoint_s), progress)
         self.timers = {
@@ -80,6 +80,15 @@ class Driver:
         self._counted_restarts = 0
         self._last_log = time.monotonic()
 
+    def _write_file(self, name: str, text: str) -> None:
+        if isinstance(self.observer, FileSink):
+            self.observer.write_file(name, text)
+
+    def killable(self) -> list[HostHandle]:
+        """Return the hosts that have nothing to save: those that evaluate or have never been ready."""
+        evaluating = {self.host_of[node].name for node in self.evaluating}
+        return [self.hosts[name] for name in evaluating | self.supervisor.never_ready]
+
     def _restore(self, nodes: list[str]) -> dict[str, Any] | None:
         """Return the entries of these nodes in the newest checkpoint, if the observer can provide them."""
         return self.observer.restore(nodes) if isinstance(self.observer, CheckpointSource) else None
@@ -91,7 +100,11 @@ class Driver:
         RestartBudgetExceeded is raised.
         """
         self.resumed = checkpoint is not None
-        self.supervisor.start(lambda host: _host_state(checkpoint.state, host) if checkpoint else None)
+        if not self.supervisor.start(
+            lambda host: _host_state(checkpoint.state, host) if checkpoint else None,
+            self.observer.stop_requested,
+        ):
+            return Result("stopped", self.progress.counters(), self.evaluation)
         if checkpoint is not None:
             checkpoint.state.clear()  # frees the memory of a second copy of the replay buffer
         else:

@@ -12,6 +12,7 @@ from troop.core.program import Program, Schedule, construct, derive_seed
 from troop.core.role import (
     Checkpointable,
     Closeable,
+    HasFiles,
     HasGauges,
     HasNotes,
     Metrics,
@@ -19,6 +20,7 @@ from troop.core.role import (
     PublishesWeights,
     Role,
 )
+from troop.engines.stall_monitor import StepInterrupted
 
 OnBuild = Callable[[str], None]
 """Called with the name of each node right before it is built."""
@@ -86,11 +88,26 @@ class Host:
                 role.notes.clear()
         return notes
 
-    def close(self) -> None:
-        """Close all roles that hold resources."""
+    def files(self) -> dict[str, str]:
+        """Return and clear the files of all roles."""
+        files: dict[str, str] = {}
         for role in self.roles.values():
-            if isinstance(role, Closeable):
-                role.close()
+            if isinstance(role, HasFiles):
+                files |= role.files
+                role.files.clear()
+        return files
+
+    def close(self) -> list[str]:
+        """Close all roles that hold resources; return one message for each that cannot be closed."""
+        problems = []
+        for name, role in self.roles.items():
+            try:
+                if isinstance(role, Closeable):
+                    role.close()
+            except (Exception, StepInterrupted) as error:
+                reason = getattr(error, "fault", None) or f"{type(error).__name__}: {error}"
+                problems.append(f"{name} could not be closed: {reason}")
+        return problems
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all roles, keyed `role.part`, and `policy` and `rng` of this host."""
@@ -121,7 +138,7 @@ class Host:
                 parts = {key[len(prefix) :]: part for key, part in state.items() if key.startswith(prefix)}
                 try:
                     role.load_state_dict(parts)
-                except (KeyError, ValueError, RuntimeError) as error:
+                except Exception as error:  # the file may hold anything
                     reason = str(error).strip().splitlines() or [type(error).__name__]
                     raise BadInput(
                         f"The checkpoint of {name!r} does not fit config.json: {reason[-1].strip()}"
@@ -143,6 +160,9 @@ def _load_rng_state(state: dict[str, Any]) -> None:
     torch = _torch()
     if torch is None or "cpu" not in state:  # the checkpoint is from an engine with other hosts
         return
-    torch.set_rng_state(state["cpu"].cpu())
-    if "cuda" in state and len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all([x.cpu() for x in state["cuda"]])
+    try:
+        torch.set_rng_state(state["cpu"].cpu())
+        if "cuda" in state and len(state["cuda"]) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all([x.cpu() for x in state["cuda"]])
+    except (AttributeError, TypeError, RuntimeError) as error:
+        raise BadInput(f"The checkpoint has damaged random number generators: {error}.") from error

@@ -57,6 +57,11 @@ class RunProgress:
             or self._target_reached
         )
 
+    def over_minutes(self, until: Until) -> bool:
+        """Return whether the minutes are used up, with the seconds since the last call that added time."""
+        seconds = self.wall_s + time.monotonic() - self._clock
+        return until.minutes is not None and seconds >= 60 * until.minutes
+
     def add_evaluation(self, mean_return: float, until: Until) -> None:
         """Record the time if this evaluation is the first of the run to reach the target."""
         if until.target is not None and mean_return >= until.target:

@@ -8,10 +8,16 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 
+from troop.core.engine import STOP_SIGNALS
 from troop.core.errors import SetupProblem
+from troop.core.memory import free_memory
 
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1  # parameters of glibc's mallopt
+MADV_HUGEPAGE = 14
+HUGE_PAGE = 2 << 20
+HEAP_RESERVE = 256 << 20  # address space of the heap for which huge pages are requested
 # Libraries read these when they are loaded.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 HOST_BYTES = 20 << 20  # memory of a host process without data; the pages of torch are shared
@@ -38,6 +44,24 @@ def keep_freed_pages() -> None:
         if hasattr(libc, "mallopt"):
             libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
             libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
+            _request_huge_pages(libc)
+
+
+def _request_huge_pages(libc: ctypes.CDLL) -> None:
+    """Let the kernel use huge pages for the part of the heap that is allocated next.
+
+    An update of small networks reads and writes some 20 MB; with pages of 4 KB its TLB misses take a
+    twentieth of the time on a virtual machine.
+    """
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+    libc.free.argtypes = (ctypes.c_void_p,)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    # Not written, so it takes no memory; freed, it stays part of the heap because of the trim threshold.
+    start = libc.malloc(HEAP_RESERVE)
+    if start:
+        aligned = -(-start // HUGE_PAGE) * HUGE_PAGE
+        libc.madvise(aligned, start + HEAP_RESERVE - aligned, MADV_HUGEPAGE)
+        libc.free(start)
 
 
 def defer_compiler_import() -> None:
@@ -64,9 +88,7 @@ def check_capacity(hosts: int) -> None:
     """
     import resource
 
-    import psutil
-
-    needed, free = hosts * HOST_BYTES, psutil.virtual_memory().available
+    needed, free = hosts * HOST_BYTES, free_memory()
     cure = "lower the number of actors, or distribute them over machines with --engine ray"
     if needed > free:
         raise SetupProblem(
@@ -87,10 +109,16 @@ def cores() -> int:
 
 
 @contextlib.contextmanager
-def block_sigint() -> Iterator[None]:
-    """Let processes that are started inside ignore Ctrl-C in the terminal, which only the driver handles."""
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def block_stop_signals() -> Iterator[None]:
+    """Let processes that are started inside not receive STOP_SIGNALS, which only the driver handles.
+
+    A terminal sends Ctrl-C and its own end to all processes of the group, not only to the driver.
+    """
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
+        # Multiprocessing starts its resource tracker on demand, and that unblocks SIGINT and SIGTERM.
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)

@@ -49,7 +49,9 @@ class Supervisor:
         limits: Limits,
         restore: Callable[[list[str]], dict[str, Any] | None],
         note: Callable[[str], None],
+        write_file: Callable[[str, str], None] = lambda name, text: None,
     ) -> None:
+        self._write_file = write_file
         self.pool, self.limits, self._restore, self._note = pool, limits, restore, note
         self.hosts = pool.hosts
         self.reports: list[tuple[str, dict[str, float], dict[str, float]]] = []  # host, metrics, gauges
@@ -64,11 +66,15 @@ class Supervisor:
         self._ever_ready: set[str] = set()
         self._resumed = self._restarts_stopped = False
 
-    def start(self, state_of: Callable[[HostHandle], dict[str, Any] | None]) -> None:
-        """Start all hosts, the deferred ones last, and return when the others are ready.
+    def start(
+        self,
+        state_of: Callable[[HostHandle], dict[str, Any] | None],
+        stop_requested: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Start all hosts, the deferred ones last; return True when the others are ready.
 
-        `state_of(host)` is the checkpointed state that the host loads, if any. Raises TrainingFault if a host
-        that is not deferred cannot be started.
+        Returns False if a stop is requested before. `state_of(host)` is the checkpointed state that the host
+        loads, if any. Raises TrainingFault if a host that is not deferred cannot be started.
         """
         deferred = [host for host in self.hosts.values() if host.name in self.pool.deferred]
         first = [host for host in self.hosts.values() if host not in deferred]
@@ -78,11 +84,14 @@ class Supervisor:
         for host in first:
             self.pool.start(host, state_of(host), restored=False)
         while not all(host.ready for host in first):
+            if stop_requested():
+                return False
             self.poll(0.1)
         for host in deferred:
             self.pool.spawn(host)
             self.pool.connect(host)
             self.pool.start(host, state_of(host), restored=False)
+        return True
 
     @property
     def never_ready(self) -> set[str]:
@@ -184,6 +193,8 @@ class Supervisor:
             self.step_results.append((args[0], args[1]))
         elif verb == "note":
             self._note(args[0])
+        elif verb == "file":
+            self._write_file(*args)
         else:
             self.replies[(host.name, verb)] = attached[0] if attached else None
 

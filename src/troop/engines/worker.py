@@ -10,13 +10,14 @@ import traceback
 from typing import Any
 
 from troop.core.errors import TroopError
-from troop.core.role import Checkpointable, Closeable, PublishesWeights, Restartable, RestartsFresh
+from troop.core.role import Checkpointable, PublishesWeights, Restartable, RestartsFresh
 from troop.engines.host import Host
 from troop.engines.metrics import MetricAggregator
 from troop.engines.role_times import RoleTimes
 from troop.engines.rpc.dispatcher import Dispatcher
 from troop.engines.rpc.stub import Stub
 from troop.engines.rpc.transport import HostSpec, Transport
+from troop.logs.process_usage import ProcessUsage
 
 HEARTBEAT_S = 1.0  # longest time between two reports of a host
 DELIVERY_LIMIT_S = 1.0  # a pause waits this long for sent messages to arrive; less than the driver waits
@@ -37,6 +38,7 @@ class Worker:
     def __init__(self, spec: HostSpec, transport: Transport) -> None:
         self.spec, self.transport = spec, transport
         self.metrics, self.role_times = MetricAggregator(), RoleTimes(list(spec.program.nodes))
+        self.usage = ProcessUsage()
         self.paused, self.stopping, self.started = True, False, False
         self.pending: list[str] = []  # commands to be handled between steps
         self._initial_state: dict[str, Any] | None = None
@@ -228,15 +230,21 @@ class Worker:
             gauges = self._gauges()
             self._last_gauges = now
         notes = self.host.notes() if hasattr(self, "host") else []
+        self._send_files()
         metrics = self.metrics.read_counts() | self.metrics.read_means()
         self.transport.send_control("report", self._unreported_steps, metrics, gauges, notes)
         self._last_report, self._unreported_steps = now, 0
 
+    def _send_files(self) -> None:
+        for name, text in self.host.files().items() if hasattr(self, "host") else ():
+            self.transport.send_control("file", name, text)
+
     def _gauges(self) -> dict[str, float]:
         gauges = self.role_times.read() | {name: float(x) for name, x in self.host.gauges().items()}
         messages, size = self.transport.queue_size()
+        of_process = {"queue": messages, "queue_bytes": size} | self.usage.read()
         for name in self.host.roles:
-            gauges |= {f"role/{name}/queue": messages, f"role/{name}/queue_bytes": size}
+            gauges |= {f"role/{name}/{key}": value for key, value in of_process.items()}
         return gauges
 
     def _report_failure(self, error: Exception) -> None:
@@ -249,19 +257,15 @@ class Worker:
         trace = "".join(traceback.format_exception(error))[-20_000:]
         reason = str(error) if for_user else (str(error).strip().splitlines() or [""])[0]
         activity = f"{method}()" if method.isidentifier() else method
+        self._send_files()
         self.transport.send_control("failed", node, activity, kind, reason, for_user, trace)
         self.close()
 
     def close(self) -> None:
         """Close all roles, report those that cannot be closed, and flush the control messages."""
         if hasattr(self, "host"):
-            for name, role in self.host.roles.items():
-                try:
-                    if isinstance(role, Closeable):
-                        role.close()
-                except Exception as error:
-                    text = f"{name} could not be closed: {type(error).__name__}: {error}"
-                    self.transport.send_control("note", text)
+            for text in self.host.close():
+                self.transport.send_control("note", text)
         self.transport.flush(2.0)
 
 

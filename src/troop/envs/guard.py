@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 
 import torch
 from torch import Tensor
 
-from troop.core.env import EnvSpec, Obs, Step, VectorEnv
-from troop.core.errors import SetupProblem, TrainingFault
+from troop.core.env import ACTION_MASK, Discrete, EnvSpec, Obs, Step, VectorEnv
+from troop.core.env_calls import env_call
+from troop.core.errors import EnvFault
 
 MAX_RESTARTS = 5  # consecutive resets of a row that is not finite before the env counts as broken
+MAX_FAULTS = 20  # consecutive faulty steps of one row before the env counts as broken
+FAULT_FILE = "first_fault.json"
 
 
 class EnvGuard:
@@ -24,28 +28,43 @@ class EnvGuard:
     def __init__(self, env: VectorEnv) -> None:
         self.env = env
         self.spec: EnvSpec = env.spec
+        self.notes: list[str] = getattr(env, "notes", [])
+        self.files: dict[str, str] = {}  # the first faulty transition, for the run directory
+        self._last_obs: Obs = {}
+        self._action: Tensor | None = None
+        self._steps = 0
+        self._streaks: dict[int, tuple[int, int]] = {}  # row: last faulty step, consecutive faulty steps
 
     def reset(self, seed: int) -> Step:
         """Start a new episode in every env; all rows have `valid` False and are finite."""
-        return self._guard(self.env.reset(seed))
+        with env_call(self.spec.id, "reset"):
+            step = self._guard(self.env.reset(seed))
+        self._last_obs = step.obs
+        return step
 
     def send(self, action: Tensor) -> None:
         """Start a step."""
-        self.env.send(action)
+        self._action = action
+        with env_call(self.spec.id, "step"):
+            self.env.send(action)
 
     def recv(self) -> Step:
         """Return the result of the last `send`; all rows are finite."""
-        return self._guard(self.env.recv())
+        with env_call(self.spec.id, "step"):
+            self._steps += 1
+            step = self._guard(self.env.recv())
+        self._last_obs = step.obs
+        return step
 
     def step(self, action: Tensor) -> Step:
         """`send` followed by `recv`."""
-        self.env.send(action)
-        return self._guard(self.env.recv())
+        self.send(action)
+        return self.recv()
 
     def restart(self, rows: Tensor) -> Obs:
         """Restart the envs `rows` and return their first observations, all finite.
 
-        Raises SetupProblem if a row is still not finite after `MAX_RESTARTS` further resets.
+        Raises EnvFault if a row is still not finite after `MAX_RESTARTS` further resets.
         """
         obs = self.env.restart(rows)
         for _ in range(MAX_RESTARTS):
@@ -54,16 +73,19 @@ class EnvGuard:
                 return obs
             first_obs = self.env.restart(rows[faulty.to(rows.device)])
             obs = {name: _replace_rows(value, faulty, first_obs[name]) for name, value in obs.items()}
-        if bool(_finite_rows(obs).all()):
+        faulty = ~_finite_rows(obs)
+        if not bool(faulty.any()):
             return obs
-        raise SetupProblem(
-            f"Env '{self.spec.id}' returned NaN or infinite observations after each of "
-            f"{MAX_RESTARTS + 1} resets in a row; check the simulator and its settings."
+        first = int(faulty.nonzero()[0])
+        raise EnvFault(
+            f"Env '{self.spec.id}' returned NaN or infinite observations after each of {MAX_RESTARTS + 1} "
+            f"resets in a row: {_first_fault(obs, first)} in row {int(rows[first])}; check the simulator."
         )
 
     def close(self) -> None:
         """Close the wrapped env; further calls have no effect."""
-        self.env.close()
+        with env_call(self.spec.id, "close"):
+            self.env.close()
 
     def _guard(self, step: Step) -> Step:
         self._check_spec(step.obs, "obs")
@@ -76,12 +98,31 @@ class EnvGuard:
             self._check_spec(step.next_obs, "next_obs")
             for value in step.next_obs.values():
                 total = total + value.sum() if value.is_floating_point() else total
-        return step if math.isfinite(float(total)) else self._restart_faulty(step)
+        step = step if math.isfinite(float(total)) else self._restart_faulty(step)
+        if ACTION_MASK in step.obs:
+            self._check_action_mask(step)
+        return step
+
+    def _check_action_mask(self, step: Step) -> None:
+        """Raise EnvFault if the mask of a row that is acted on forbids every choice of an action."""
+        action, allowed = self.spec.action, step.obs[ACTION_MASK] > 0.5
+        factors = list(action.factors) if isinstance(action, Discrete) else []
+        per_factor = sum(factors) == allowed.shape[1]
+        parts = torch.split(allowed, factors, 1) if per_factor else [allowed]
+        stuck = ~torch.stack([part.any(1) for part in parts]).all(0)
+        if step.next_obs is step.obs:  # final observations are not acted on: the next step resets them
+            stuck &= ~(step.terminated | step.truncated)
+        if bool(stuck.any()):
+            raise EnvFault(
+                f"Env '{self.spec.id}' forbids every action in row {int(stuck.nonzero()[0])} at vector step "
+                f"{self._steps}: its action_mask is 0 everywhere; allow at least one action."
+            )
 
     def _restart_faulty(self, step: Step) -> Step:
         faulty = ~(_finite_rows(step.obs) & _finite_rows(step.next_obs) & torch.isfinite(step.reward))
         if not bool(faulty.any()):
             return step
+        self._record_faults(step, faulty)
         first_obs = self.restart(faulty.nonzero().squeeze(1).cpu())
         obs = {name: _replace_rows(value, faulty, first_obs[name]) for name, value in step.obs.items()}
         next_obs = obs
@@ -98,18 +139,61 @@ class EnvGuard:
             faults=step.faults + int(faulty.sum()),
         )
 
+    def _record_faults(self, step: Step, faulty: Tensor) -> None:
+        """Keep the first faulty transition; raise EnvFault if a row is faulty in every step."""
+        for row in faulty.nonzero().flatten().tolist():
+            value = _first_fault(step.next_obs | {"reward": step.reward.unsqueeze(1)}, row)
+            if not self.files and not self._streaks:
+                self.files[FAULT_FILE] = self._describe_transition(step, row, value)
+            last, count = self._streaks.get(row, (0, 0))
+            count = count + 1 if last == self._steps - 1 else 1
+            self._streaks[row] = self._steps, count
+            if count >= MAX_FAULTS:
+                raise EnvFault(
+                    f"Env '{self.spec.id}' returned {value} in row {row} in each of {count} steps in a row; "
+                    f"the first faulty transition is in {FAULT_FILE} of the run directory."
+                )
+
+    def _describe_transition(self, step: Step, row: int, value: str) -> str:
+        """Return one row of a step, with the observation and the action that led to it, as JSON."""
+        action = None if self._action is None else self._action[row].tolist()
+        transition = {
+            "env": self.spec.id,
+            "row": row,
+            "fault": value,
+            "step": self._steps,
+            "obs": {name: x[row].tolist() for name, x in self._last_obs.items()},
+            "action": action,
+            "reward": float(step.reward[row]),
+            "next_obs": {name: x[row].tolist() for name, x in step.next_obs.items()},
+            "terminated": bool(step.terminated[row]),
+            "truncated": bool(step.truncated[row]),
+        }
+        return json.dumps(transition)  # NaN and Infinity as Python writes and reads them
+
     def _check_spec(self, obs: Obs, label: str) -> None:
-        """Raise TrainingFault if `obs` lacks an observation of the spec or has another shape or dtype."""
+        """Raise EnvFault if `obs` lacks an observation of the spec or has another shape or dtype."""
         for name, field in self.spec.obs.items():
             value = obs.get(name)
             if value is None:
-                raise TrainingFault(f"Env '{self.spec.id}' returned {label} without '{name}'.")
+                raise EnvFault(f"Env '{self.spec.id}' returned {label} without '{name}'.")
             expected = (self.spec.envs, *field.shape)
             if tuple(value.shape) != expected or value.dtype != field.dtype:
-                raise TrainingFault(
+                raise EnvFault(
                     f"Env '{self.spec.id}' returned {label}['{name}'] as {value.dtype} {tuple(value.shape)}; "
                     f"its spec declares {field.dtype} {expected}."
                 )
+
+
+def _first_fault(arrays: Obs, row: int) -> str:
+    """Return `nan in column 3 of obs['obs']` for the first value of a row that is not finite."""
+    for name, value in arrays.items():
+        columns = value[row].flatten()
+        faults = (~torch.isfinite(columns)).nonzero()
+        if len(faults):
+            place = "the reward" if name == "reward" else f"column {int(faults[0])} of obs['{name}']"
+            return f"{float(columns[faults[0]])} in {place}"
+    return "a value that is not finite"
 
 
 def _finite_rows(obs: Obs) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from troop.core.env import OBS, Field, Obs
+from troop.core.env import OBS, PRIVILEGED, Field, Obs
 from troop.core.errors import BadInput
 from troop.envs.images import (
     MAX_ONE_HOT_CHANNELS,
@@ -71,6 +71,7 @@ class ObsConverter:
     def __init__(self, arrays: Sequence[ObsArray], id: str) -> None:
         """Raises BadInput if the arrays of env `id` contain no supported `obs`."""
         _check_supported(arrays, id)
+        self.id = id
         self._groups: dict[str, list[ObsArray]] = {}
         for array in arrays:
             self._groups.setdefault(array.name, []).append(array)
@@ -79,6 +80,44 @@ class ObsConverter:
     def convert(self, raw: Any, device: torch.device) -> Obs:  # noqa: ANN401 - nested arrays of any backend
         """Convert the observations of all rows; does not modify `raw`, but may share its memory."""
         return {name: self._concatenate(raw, group).to(device) for name, group in self._groups.items()}
+
+    def read_rows(self, raw: Any, skip: Collection[str] = ()) -> tuple[Obs, bool]:  # noqa: ANN401
+        """Convert one observation or a batch of them; return the rows, and whether it was one.
+
+        Arrays with a name in `skip` are not read. Raises BadInput with the key of an array that is missing
+        or has another shape.
+        """
+        arrays = [array for name, group in self._groups.items() if name not in skip for array in group]
+        first = self._read_array(raw, arrays[0])
+        single = first.shape == arrays[0].shape
+        nested: dict[str | int, Any] = {}
+        for array in arrays:
+            values = self._read_array(raw, array)
+            expected = array.shape if single else (len(first), *array.shape)
+            if values.shape != expected:
+                raise BadInput(
+                    f"The observation{_brackets(array.path)} of env '{self.id}' has shape {values.shape}; "
+                    f"expected {expected}."
+                )
+            _insert(nested, array.path, values[None] if single else values)
+        root: Any = nested if arrays[0].path else nested[""]
+        groups = {name: group for name, group in self._groups.items() if name not in skip}
+        return {name: self._concatenate(root, group) for name, group in groups.items()}, single
+
+    def _read_array(self, raw: Any, array: ObsArray) -> np.ndarray:  # noqa: ANN401
+        try:
+            value = _lookup(raw, array.path)
+            values: np.ndarray = value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        except (KeyError, IndexError, TypeError) as error:
+            raise BadInput(f"The observation of env '{self.id}' has no{_brackets(array.path)}.") from error
+        is_number = array.encoding == "one_hot" and not np.issubdtype(values.dtype, np.integer)
+        if is_number or array.shape not in (values.shape, values.shape[1:]):
+            kind = "integers " if array.encoding == "one_hot" else ""
+            raise BadInput(
+                f"The observation{_brackets(array.path)} of env '{self.id}' is {values.dtype} "
+                f"{values.shape}; expected {kind}{array.shape}, or a batch of these."
+            )
+        return values
 
     def _concatenate(self, raw: Any, group: list[ObsArray]) -> Tensor:  # noqa: ANN401
         if group[0].is_image:
@@ -104,7 +143,8 @@ def assign_names(arrays: Sequence[ObsArray]) -> list[ObsArray]:
     """Decide which arrays form `obs` if one of them is an image; without an image, return them unchanged.
 
     The first image is `obs`, together with discrete values of at most `MAX_ONE_HOT_CHANNELS` choices, which
-    become one-hot channels of it. Every other array keeps the name that the backend gives it.
+    become one-hot channels of it. Every other array gets the name that the backend gives it; `obs` becomes
+    `env.obs`, because the image has that name.
     """
     image = next((array for array in arrays if array.is_image and array.name == OBS), None)
     if image is None:
@@ -115,7 +155,8 @@ def assign_names(arrays: Sequence[ObsArray]) -> list[ObsArray]:
             continue
         is_channel = array.encoding == "one_hot" and array.choices <= MAX_ONE_HOT_CHANNELS
         keeps_name = array.name != OBS or is_channel
-        named.append(array if keeps_name else replace(array, name=_dotted(array.path)))
+        name = _dotted(array.path)
+        named.append(array if keeps_name else replace(array, name=f"env.{name}" if name == OBS else name))
     return named
 
 
@@ -123,6 +164,11 @@ def _check_supported(arrays: Sequence[ObsArray], id: str) -> None:
     for array in arrays:
         if array.is_image:
             check_image_shape(array.shape, id)
+        if array.is_image and array.name == PRIVILEGED:
+            raise BadInput(
+                f"The observation{_brackets(array.path)} of env '{id}' is an image; an observation for the "
+                "critics alone must be a vector."
+            )
     if not any(array.name == OBS and array.width > 0 for array in arrays):
         listing = ", ".join(f"{_dotted(array.path) or 'obs'} {array.shape}" for array in arrays) or "nothing"
         raise BadInput(
@@ -160,6 +206,17 @@ def _one_hot(values: np.ndarray, array: ObsArray) -> np.ndarray:
     """Return bool [N, choices]."""
     one_hot: np.ndarray = values.reshape(-1, 1) == np.arange(array.min_value, array.min_value + array.choices)
     return one_hot
+
+
+def _brackets(path: tuple[str | int, ...]) -> str:
+    return "".join(f"[{part!r}]" for part in path)
+
+
+def _insert(nested: dict[str | int, Any], path: tuple[str | int, ...], values: np.ndarray) -> None:
+    """Store `values` at a path of nested dicts; an empty path is the key ""."""
+    for part in path[:-1]:
+        nested = nested.setdefault(part, {})
+    nested[path[-1] if path else ""] = values
 
 
 def _dotted(path: tuple[str | int, ...]) -> str:

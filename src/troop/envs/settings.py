@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-Setting = tuple[str, int | float | bool | str]
+Setting = tuple[str, int | float | bool | str | None]
 """Name and value of a backend option; a tuple of these is hashable, unlike a dict."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 
 def mean(probabilities: Tensor, atoms: Tensor) -> Tensor:
@@ -17,8 +16,9 @@ def mean(probabilities: Tensor, atoms: Tensor) -> Tensor:
 
 def bellman_shift(reward: Tensor, discount: Tensor, atoms: Tensor) -> Tensor:
     """Return T z = clip(reward + discount * z, v_min, v_max) for each atom z; [B, K]."""
-    shifted = torch.addcmul(reward.unsqueeze(-1), discount.unsqueeze(-1), atoms)
-    return shifted.clamp_(atoms[0], atoms[-1])
+    # On a CPU these are vectorised; addcmul and clamp with tensors to broadcast are not.
+    shifted = (discount.unsqueeze(-1) * atoms).add_(reward.unsqueeze(-1))
+    return shifted.maximum(atoms[0]).minimum(atoms[-1])
 
 
 def project(probabilities: Tensor, shifted: Tensor, atoms: Tensor) -> Tensor:
@@ -30,12 +30,13 @@ def project(probabilities: Tensor, shifted: Tensor, atoms: Tensor) -> Tensor:
     assert probabilities.shape == shifted.shape and shifted.shape[-1] == atoms.shape[0]
     count = atoms.shape[0]
     position = (shifted - atoms[0]).mul_((count - 1) / (atoms[-1] - atoms[0])).clamp_(0, count - 1)
-    lower = position.long().clamp_min_(0)  # NaN converts to the lowest integer: the row becomes NaN, no crash
+    lower = position.floor()
     upper_mass = position.sub_(lower).mul_(probabilities)
+    index = lower.long().clamp_min_(0)  # NaN converts to the lowest integer: the row becomes NaN, no crash
     # One extra column: the upper neighbour of the last atom, which only ever receives zeros.
     projected = probabilities.new_zeros(probabilities.shape[0], count + 1)
-    projected.scatter_add_(1, lower, probabilities - upper_mass)
-    projected.scatter_add_(1, lower.add_(1), upper_mass)
+    projected.scatter_add_(1, index, probabilities - upper_mass)
+    projected[:, 1:].scatter_add_(1, index, upper_mass)
     return projected[:, :count]
 
 
@@ -67,9 +68,7 @@ def binary_entropy(probabilities: Tensor) -> Tensor:
 
 def cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
     """Return -sum_k target_k log softmax(logits)_k in float32; [C or 1, B, K], [C, B, K] -> [C, B]."""
-    flat = target.expand_as(logits).reshape(-1, logits.shape[-1])
-    loss = functional.cross_entropy(logits.float().reshape(flat.shape), flat, reduction="none")
-    return loss.view(logits.shape[:-1])
+    return -(logits.float().log_softmax(-1) * target).sum(-1)
 
 
 def binary_cross_entropy(target: Tensor, logits: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""Which role limits the speed of a run, from the shares of time that roles work, wait and are blocked."""
+"""Which role, or which part of a single thread, limits the speed of a run, from shares of time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from troop.logs.flow import Flow
@@ -11,6 +11,7 @@ from troop.logs.topology import RoleGroup, group_name
 SATURATED = 0.85  # a role that is busy for a larger share of its time cannot do more
 NOTABLE = 0.15  # the smallest share of time that counts as waiting or idle
 PAUSED = 0.02  # a role that is busy for a smaller share has been paused by the engine
+LARGE_PART = 0.4  # the smallest share of one thread's time that is called a bottleneck
 
 _LEARNING = ("learning", "training")
 
@@ -49,6 +50,34 @@ def bottleneck(roles: Sequence[RoleGroup], flow: Flow, updates: int) -> Bottlene
     return _of_one(only, server, flow)
 
 
+def time_split(
+    act_s: float, env_s: float, learn_s: float, evaluation_s: float, total_s: float
+) -> dict[str, float]:
+    """Return the shares of `total_s` of one thread: act, env, learn, evaluate, other; empty if none is known.
+
+    `evaluate` includes checkpoints.
+    """
+    seconds = {"act": act_s, "env": env_s, "learn": learn_s, "evaluate": evaluation_s}
+    total_s = max(total_s, sum(seconds.values()))
+    if act_s + env_s + learn_s <= 0:
+        return {}
+    shares = {name: value / total_s for name, value in seconds.items()}
+    return shares | {"other": max(0.0, 1.0 - sum(shares.values()))}
+
+
+def split_bottleneck(split: Mapping[str, float], updates: int) -> Bottleneck | None:
+    """The part that takes most of the time of one thread after this many updates; None without a split."""
+    if not split:
+        return None
+    (name, share), *rest = sorted(split.items(), key=lambda item: -item[1])
+    others = ", ".join(f"{part} {value:.0%}" for part, value in rest if value >= 0.05)
+    if share < LARGE_PART:
+        return Bottleneck("none", f"{name} {share:.0%}, {others}")
+    if not updates and name != "learn":
+        return Bottleneck(name, f"{share:.0%} of the time; data are collected before the first update")
+    return Bottleneck(name, f"{share:.0%} of the time" + (f", {others}" if others else ""))
+
+
 def paused(roles: Sequence[RoleGroup]) -> bool:
     """Whether no role works or waits: the engine saves or evaluates, or the run has ended."""
     training = [role for role in roles if role.kind != "evaluating"]
@@ -78,7 +107,7 @@ def _of_two(
         caller = max((acting, learning), key=_stalled)
         return Bottleneck(_name(server), f"{_busy(server)}, {_idle_time(caller)}")
     if not updates and not learner_full:
-        return Bottleneck(_name(acting), "the replay is filling before the first update")
+        return Bottleneck(_name(acting), "data are collected before the first update")
     if actor_full and learner_full:
         names = f"{_name(acting)} and {_name(learning)}"
         return Bottleneck(names, "both are busy all the time; more cores would speed up both")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from troop.logs.progress import Progress, count, duration, number, printable
+from troop.logs.progress import Progress, count, duration, number, printable, size
 from troop.logs.roles_table import label
 
 if TYPE_CHECKING:
@@ -47,12 +47,39 @@ class Console:
         except ValueError:  # closed
             return False
 
-    def start(self, title: str, subtitle: str = "") -> None:
-        """Print the title, e.g. `fasttd3 on WalkerWalk-v1` and `seed 0, runs/...`, or open the panel."""
+    def start(self, title: str, subtitle: str = "", stage: str = "") -> None:
+        """Print the title, e.g. `fasttd3 on WalkerWalk-v1` and `seed 0, runs/...`, or open the panel.
+
+        Until the first `show` the panel contains the `stage` of the start.
+        """
         self._title, self._subtitle = title, subtitle
         if not self.interactive:
             self._line(f"{title}  {subtitle}".rstrip())
             return
+        self._open()
+        self._draw_stage(stage)
+
+    def show_stage(self, title: str, stage: str) -> None:
+        """On a terminal, open the panel with a title and the present stage of the start."""
+        if self.interactive:
+            self._title = title
+            self._open()
+            self._draw_stage(stage)
+
+    def discard(self) -> None:
+        """Close a panel that shows no run yet and erase it; otherwise as `stop`."""
+        if self._live is not None and self._last is None:
+            self._live.transient = True
+        self.stop()
+
+    def _draw_stage(self, stage: str) -> None:
+        from troop.logs.panel import stage_panel
+
+        width = self._live.console.size.width
+        drawing = stage_panel(self._title, self._subtitle, stage, width)
+        self._guard(lambda: self._live.update(drawing, refresh=True))
+
+    def _open(self) -> None:
         if self._live is None:
             from rich.console import Console as Terminal
             from rich.live import Live
@@ -79,7 +106,8 @@ class Console:
             return
         from rich.text import Text
 
-        self._guard(lambda: self._live.console.print(Text(printable(text))))
+        lines = "\n".join(map(printable, text.splitlines()))  # a traceback keeps its lines
+        self._guard(lambda: self._live.console.print(Text(lines)))
 
     def stop(self) -> None:
         """Draw the last state, which stays on the screen; may be called twice."""
@@ -114,7 +142,8 @@ class Console:
 
     def _line(self, text: str) -> None:
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        encodable = printable(text).encode(encoding, "replace").decode(encoding)
+        lines = "\n".join(map(printable, text.splitlines()))
+        encodable = lines.encode(encoding, "replace").decode(encoding)
         self._guard(lambda: print(encodable, file=self._stream, flush=True))
 
     def _guard(self, write: Callable[[], object]) -> None:
@@ -151,6 +180,10 @@ def line(progress: Progress) -> str:
     if progress.roles:
         busy = (f"{label(role)} {role.busy.mean:.0%}" for role in progress.roles)
         parts.append("busy " + ", ".join(busy))
+    if progress.split:
+        parts.append(" ".join(f"{name} {share:.0%}" for name, share in progress.split.items()))
+    if progress.memory_bytes:
+        parts.append(f"{progress.cpu or 0.0:.1f} cores {size(progress.memory_bytes)}")
     if progress.flow.policy_lag is not None:
         parts.append(f"lag {count(round(progress.flow.policy_lag))}")
     if progress.bottleneck:

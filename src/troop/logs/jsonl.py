@@ -40,6 +40,14 @@ class MetricsWriter:
         self._pending.append(json.dumps(encoded, allow_nan=False).encode() + b"\n")
         self._flush()
 
+    def is_in(self, folder: Path) -> bool:
+        """Whether rows are written to the file of this name in `folder`."""
+        try:
+            written = os.fstat(self._handle) if self._handle is not None else None
+            return written is not None and os.path.samestat(written, os.stat(folder / self._path.name))
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Try once more to write the pending rows and close the file; may be called twice."""
         self._flush()
@@ -66,7 +74,9 @@ class MetricsWriter:
 
     def _open(self) -> int:
         if self._handle is None:
-            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            handle = os.open(
+                self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644
+            )
             try:
                 _truncate(handle, self._resume)
             except BaseException:

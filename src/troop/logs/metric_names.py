@@ -26,6 +26,9 @@ _SEVERAL_HOSTS = "engines processes and ray"
 _MANY = "more than 8 nodes of one kind"
 _PQL = ("pql",)
 _APEX = ("apex",)
+_SERVERS = ("gorila", "a3c")
+_ACTORS = ("apex", "pql", "impala")
+_REPLAYS = ("sync", "apex", "gorila", "pql", "impala")
 
 GROUPS: dict[str, tuple[MetricName, ...]] = {
     "Every line": (
@@ -54,10 +57,47 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
             condition="lines in which an episode ended",
         ),
         MetricName("loss/critic", "", "Loss of the critics or of the Q network."),
-        MetricName("loss/policy", "", "Loss of the policy.", condition="TD3 and SAC"),
+        MetricName(
+            "loss/policy", "", "Loss of the policy.", condition="TD3, SAC, FlashSAC, PPO, IMPALA, APPO"
+        ),
         MetricName("value/mean", "return", "Mean of the targets that the critics regress on."),
-        MetricName("policy/alpha", "return/nat", "SAC's temperature.", condition="SAC"),
-        MetricName("policy/entropy", "nat", "Entropy of SAC's policy.", condition="SAC"),
+        MetricName(
+            "policy/saturation",
+            "",
+            "Share of policy outputs beyond 0.95 of the action range; above 0.9 a warning follows.",
+            condition="TD3, SAC, FlashSAC",
+        ),
+        MetricName(
+            "<module>/compiled",
+            "0 or 1",
+            "Whether losses are compiled now; `<module>` is policy, for PQL's other learner critic.",
+            condition="TD3, SAC and FlashSAC with --compile auto",
+        ),
+        MetricName("policy/alpha", "return/nat", "SAC's temperature.", condition="SAC, FlashSAC"),
+        MetricName(
+            "policy/entropy", "nat", "Entropy of the policy.", condition="SAC, FlashSAC, PPO, IMPALA, APPO"
+        ),
+        MetricName(
+            "policy/kl", "nat", "KL divergence from the policy before the update.", condition="PPO, APPO"
+        ),
+        MetricName(
+            "policy/clip_fraction", "", "Share of rows whose ratio is clipped.", condition="PPO, IMPALA"
+        ),
+        MetricName(
+            "policy/log_ratio",
+            "nat",
+            "Mean |log pi / mu| of the current policy and the one that acted.",
+            condition="IMPALA, APPO",
+        ),
+        MetricName("policy/stale_rows", "rows", "Rows of a batch beyond max_policy_lag.", condition="APPO"),
+        MetricName("policy/gradient_steps", "steps", "Gradient steps of one rollout.", condition="PPO"),
+        MetricName("policy/learning_rate", "", "Learning rate of the last gradient step.", condition="PPO"),
+        MetricName(
+            "value/explained_variance",
+            "",
+            "1 - Var(target - value) / Var(target): 1 is a perfect critic, 0 a constant one.",
+            condition="PPO",
+        ),
     ),
     "Counts and rates": (
         MetricName("count/episodes", "episodes", "Training episodes that ended."),
@@ -67,10 +107,24 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
         MetricName("rate/env_steps_per_s", "steps/s", "Env steps per second of training, over recent lines."),
         MetricName("rate/updates_per_s", "updates/s", "Updates per second of training, over recent lines."),
         MetricName("time/evaluation_s", "s", "Time spent on evaluation and checkpoints."),
+        MetricName("time/act_s", "s", "Time in which policies choose actions, summed over roles."),
+        MetricName("time/env_s", "s", "Time in which roles step envs or wait for them, summed over roles."),
+        MetricName("time/learn_s", "s", "Time of sampling batches and of updates, summed over roles."),
+        MetricName("process/cpu", "cores", "CPU use of the process that writes this file."),
+        MetricName(
+            "process/memory_bytes",
+            "bytes",
+            "Its resident memory without pages of files; engine inline: of the whole run.",
+        ),
     ),
     "Replay": (
-        MetricName("<replay>/rows", "rows", "Rows stored; `<replay>` is the name of a replay."),
-        MetricName("<replay>/capacity", "rows", "Rows that fit."),
+        MetricName(
+            "<replay>/rows",
+            "rows",
+            "Rows stored; `<replay>` is the name of a replay, or queue: env streams that wait.",
+            _REPLAYS,
+        ),
+        MetricName("<replay>/capacity", "rows", "Rows that fit.", _REPLAYS),
         MetricName(
             "<replay>/sample_age",
             "rows",
@@ -89,16 +143,21 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
         ),
     ),
     "Actors and weights": (
-        MetricName("actor/explore", "", "Mean exploration value of an actor's envs.", ("apex", "pql")),
+        MetricName("actor/explore", "", "Mean exploration value of an actor's envs.", _ACTORS),
         MetricName(
             "policy/lag",
             "updates",
             "Updates by which an actor's weights were behind when it loaded newer ones.",
-            ("apex", "pql"),
+            _ACTORS,
         ),
+        MetricName("policy/version", "updates", "Updates at the last publication of the policy.", _ACTORS),
         MetricName(
-            "policy/version", "updates", "Updates at the last publication of the policy.", ("apex", "pql")
+            "policy/data_lag",
+            "updates",
+            "Updates by which the policies that collected a batch were behind, mean over its steps.",
+            ("impala",),
         ),
+        MetricName("policy/data_lag_max", "updates", "The largest of these.", ("impala",)),
         MetricName("critic/version", "updates", "Updates at the last publication of the critics.", _PQL),
         MetricName(
             "critic/policy_lag",
@@ -145,17 +204,17 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
         MetricName("ratio/beta_pv_target", "", "Its target.", _PQL),
     ),
     "Parameter servers of Gorila": (
-        MetricName("<server>/applied", "gradients", "Gradients applied.", ("gorila",)),
+        MetricName("<server>/applied", "gradients", "Gradients applied.", _SERVERS),
         MetricName(
-            "<server>/dropped_stale", "gradients", "Gradients dropped because they were too old.", ("gorila",)
+            "<server>/dropped_stale", "gradients", "Gradients dropped because they were too old.", _SERVERS
         ),
         MetricName(
             "<server>/dropped_outlier",
             "gradients",
             "Gradients dropped because their loss was an outlier.",
-            ("gorila",),
+            _SERVERS,
         ),
-        MetricName("<server>/delay", "updates", "Mean age of applied gradients.", ("gorila",)),
+        MetricName("<server>/delay", "updates", "Mean age of applied gradients.", _SERVERS),
     ),
     "Roles": (
         MetricName(
@@ -181,9 +240,14 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
             "role/<node>/queue", "messages", "Messages that wait for the role.", condition=_SEVERAL_HOSTS
         ),
         MetricName("role/<node>/queue_bytes", "bytes", "Their size.", condition=_SEVERAL_HOSTS),
+        MetricName("role/<node>/cpu", "cores", "CPU use of the role's process.", condition=_SEVERAL_HOSTS),
         MetricName(
-            "bottleneck", "text", "The role that limits the speed, and why.", condition=_SEVERAL_HOSTS
+            "role/<node>/memory_bytes",
+            "bytes",
+            "Resident memory of the role's process without pages of files.",
+            condition=_SEVERAL_HOSTS,
         ),
+        MetricName("bottleneck", "text", "The role or part of the loop that limits the speed, and why."),
         MetricName(
             "roles/<kind>/<metric>",
             "",

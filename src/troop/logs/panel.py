@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from troop.logs.progress import Progress, count, duration, number, printable, sparkline
+from troop.logs.progress import Progress, count, duration, number, printable, size, sparkline
 from troop.logs.roles_table import StyledText, bar, flow_lines, role_lines
 
 if TYPE_CHECKING:
@@ -28,17 +28,30 @@ def panel(
     title: str, subtitle: str, progress: Progress, width: int, height: int | None = None
 ) -> RenderableType:
     """Draw the run for a terminal of `width` columns and, if the height is known, `height` lines."""
+    lines = _lines(progress, _inside(width) - _LABEL_WIDTH)
+    # Borders and the cursor take three lines; the terminal would cut off the bottom lines of a taller panel.
+    return _framed(title, subtitle, lines if height is None else _fit(lines, height - 3), width)
+
+
+def stage_panel(title: str, subtitle: str, stage: str, width: int) -> RenderableType:
+    """Draw a run that starts, for a terminal of `width` columns."""
+    return _framed(title, subtitle, [_PanelLine("starting", _text((printable(stage), "")))], width)
+
+
+def _inside(width: int) -> int:
+    return max(20, min(width, 110) - 6)
+
+
+def _framed(title: str, subtitle: str, lines: list[_PanelLine], width: int) -> RenderableType:
     from rich import box
     from rich.panel import Panel
     from rich.table import Table
 
-    inside = max(20, min(width, 110) - 6)
+    inside = _inside(width)
     rows = Table.grid(padding=0)
     rows.add_column(width=_LABEL_WIDTH, style="dim", no_wrap=True)
     rows.add_column(width=inside - _LABEL_WIDTH, no_wrap=True, overflow="ellipsis")
-    lines = _lines(progress, inside - _LABEL_WIDTH)
-    # Borders and the cursor take three lines; the terminal would cut off the bottom lines of a taller panel.
-    for line in lines if height is None else _fit(lines, height - 3):
+    for line in lines:
         rows.add_row(line.label, line.text)
     return Panel(
         rows,
@@ -88,15 +101,19 @@ def _lines(progress: Progress, width: int) -> list[_PanelLine]:
     lines += [_PanelLine(label, _text(*parts)) for label, parts in flow_lines(progress.flow, width)]
     lines += _losses(progress.losses, width, max_lines=1 if progress.roles else 3)
     lines += _roles(progress, width)
-    lines.append(_PanelLine("health", _health(progress.counters)))
+    if progress.memory_bytes:
+        lines.append(_PanelLine("process", _usage(progress), drop_order=1))
+    lines.append(_PanelLine("health", _health(progress)))
     return lines
 
 
 def _roles(progress: Progress, width: int) -> list[_PanelLine]:
-    if not progress.roles:
+    if not progress.roles and not progress.split:
         return []
     lines = [_PanelLine("", _text(), drop_order=9)]
-    for i, (label, parts) in enumerate(role_lines(progress.roles, width)):
+    if progress.split:
+        lines.append(_PanelLine("time split", _split(progress.split)))
+    for i, (label, parts) in enumerate(role_lines(progress.roles, width) if progress.roles else []):
         lines.append(_PanelLine(label, _text(*parts), drop_order=0 if i <= _MIN_ROLE_GROUPS else 6))
     if progress.bottleneck:
         where, _, why = printable(progress.bottleneck).partition(": ")
@@ -159,6 +176,22 @@ def _losses(losses: dict[str, float], width: int, max_lines: int) -> list[_Panel
     return lines
 
 
-def _health(counters: dict[str, int]) -> Text:
-    problems = [f"{printable(name)} {value}" for name, value in counters.items() if value]
+def _split(split: dict[str, float]) -> Text:
+    largest = max(split, key=split.__getitem__)
+    parts: list[StyledText] = []
+    for name, share in split.items():
+        parts += [(f"{name} ", "dim"), (f"{share:.0%}".ljust(6), "bold" if name == largest else "")]
+    return _text(*parts)
+
+
+def _usage(progress: Progress) -> Text:
+    memory = size(progress.memory_bytes or 0.0)
+    return _text(
+        (f"{progress.cpu or 0.0:.1f}", ""), (" cores   ", "dim"), (memory, ""), (" of memory", "dim")
+    )
+
+
+def _health(progress: Progress) -> Text:
+    problems = [f"{printable(name)} {value}" for name, value in progress.counters.items() if value]
+    problems += [f"memory of {printable(name)} grows" for name in progress.growing]
     return _text((", ".join(problems), "yellow")) if problems else _text(("no faults", "green"))

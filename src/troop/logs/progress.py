@@ -35,6 +35,12 @@ class Progress:
     counters: dict[str, int] = field(default_factory=dict)  # faults, skipped updates, restarts
     flow: Flow = field(default_factory=Flow)
     roles: Sequence[RoleGroup] = ()  # empty if the engine reports no role metrics
+    split: dict[str, float] = field(
+        default_factory=dict
+    )  # shares of the time of one thread; see `time_split`
+    cpu: float | None = None  # cores that this process uses
+    memory_bytes: float | None = None  # resident memory of this process
+    growing: Sequence[str] = ()  # roles whose memory grows without a pause
     bottleneck: str = ""
     history: Sequence[float] = ()  # evaluation returns, oldest first
 

@@ -15,6 +15,7 @@ LabeledLine = tuple[str, list[StyledText]]
 
 _LABEL_WIDTH = 10
 _SHARES_WIDTH = 18  # columns of the three percentages
+_USAGE_WIDTH = 13  # columns of CPU and memory
 _WORKING, _WAITING, _BLOCKED, _IDLE = ("█", "green"), ("▒", "yellow"), ("▓", "red"), ("·", "grey37")
 
 
@@ -30,18 +31,20 @@ def bar(fraction: float, width: int, style: str) -> list[StyledText]:
 
 
 def role_lines(roles: Sequence[RoleGroup], width: int) -> list[LabeledLine]:
-    """A header and one line for each group: steps per second, queue, and shares of time.
+    """A header and one line for each group: steps per second, queue, shares of time, CPU and memory.
 
-    For a group of several roles the rate is their sum, followed by mean, minimum and maximum; shares are
-    means.
+    For a group of several roles rate, CPU and memory are sums, the rate followed by mean, minimum and
+    maximum; shares are means.
     """
     several, wide = any(role.count > 1 for role in roles), width >= 85
-    each = (19 if wide else 15) if several and width >= 60 else 0
+    each = 19 if several and wide else 0
     queue = 12 if width >= 60 else 6
     spread = 10 if several and wide else 0
-    length = min(30, width - 8 - each - queue - 2 - _SHARES_WIDTH - spread)
+    usage = _USAGE_WIDTH if width >= 60 else 0
+    length = min(30, width - 8 - each - queue - 2 - _SHARES_WIDTH - spread - usage)
     header = f"{'steps/s':>8}{'each':>{each}}" if each else f"{'steps/s':>8}"
     shares = f"{'busy':>6}{'wait':>6}{'block':>6}" + (f"{'busy each':>{spread}}" if spread else "")
+    shares += f"{'cores':>6}{'memory':>7}" if usage else ""
     lines: list[LabeledLine] = [("role", [(f"{header}{'queue':>{queue}}  {'':{length}}{shares}", "dim")])]
     for role in roles:
         parts: list[StyledText] = [(f"{_rate(role.rate.total):>8}", "bold")]
@@ -49,6 +52,7 @@ def role_lines(roles: Sequence[RoleGroup], width: int) -> list[LabeledLine]:
         parts.append((f"{_queue(role, queue - 1):>{queue}}  ", "" if role.queue else "dim"))
         parts += _time_bar(role, length) + _percentages(role)
         parts.append((f"{_range(role):>{spread}}" if spread else "", "dim"))
+        parts.append((f"{role.cpu:>6.1f}{size(role.memory_bytes):>7}" if usage else "", ""))
         name = label(role)
         lines.append((name if len(name) <= _LABEL_WIDTH else name[: _LABEL_WIDTH - 1] + "…", parts))
     return lines

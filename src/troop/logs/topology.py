@@ -74,6 +74,8 @@ class RoleGroup:
     rate: Spread  # steps per second
     queue: float  # messages, summed over the group
     queue_bytes: float
+    cpu: float = 0.0  # cores in use, summed over the group
+    memory_bytes: float = 0.0  # resident, summed over the group
     calls: frozenset[str] = frozenset()  # names of the groups that this group calls
 
     @property
@@ -122,6 +124,8 @@ def _group(name: str, members: dict[str, dict[str, float]], topology: Topology) 
         rate=spread("steps_per_s"),
         queue=spread("queue").total,
         queue_bytes=spread("queue_bytes").total,
+        cpu=spread("cpu").total,
+        memory_bytes=spread("memory_bytes").total,
         calls=frozenset(group_name(callee) for node in nodes for callee in node.calls),
     )
 

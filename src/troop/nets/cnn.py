@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 ImageShape = tuple[int, ...]  # channels, height, width
+Torso = Literal["auto", "mlp", "nature", "nips", "impala", "small"]
 
 
 def to_unit_range(x: Tensor) -> Tensor:

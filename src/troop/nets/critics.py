@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from troop.nets.encoder import Trunk
 from troop.nets.network_config import NetworkConfig
 
 Reduction = Literal["min", "mean", "first"]
@@ -16,16 +17,20 @@ class Critics(nn.Module):
     """`count` independent networks over (obs, action); outputs [count, B, outputs].
 
     Their weights are stacked. nets/mlp.py chooses between one batched product and one product per network.
+    They share the trunk, which reduces image features.
     """
 
-    def __init__(self, inputs: int, network: NetworkConfig, outputs: int, count: int = 2) -> None:
+    def __init__(
+        self, inputs: int, network: NetworkConfig, outputs: int, count: int = 2, trunk: Trunk | None = None
+    ) -> None:
         super().__init__()
         self.count = count
-        self.nets = network.build(inputs, outputs, copies=count)
+        self.trunk = trunk or Trunk(0, 0)
+        self.nets = network.build(inputs - self.trunk.removed, outputs, copies=count)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """[B, o], [B, a] -> [count, B, outputs]."""
-        x = torch.cat((obs, action), -1)
+        x = torch.cat((self.trunk(obs), action), -1)
         values: Tensor = self.nets(x.expand(self.count, *x.shape))
         return values
 

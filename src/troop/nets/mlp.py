@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Activation = Literal["relu", "elu", "silu"]
+Activation = Literal["relu", "elu", "silu", "tanh"]
 
 # Elements of a layer's output up to which one batched product beats one product per network on a CPU
 # (docs/explanation/results/benchmarks.md).
@@ -35,9 +35,11 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def activate(x: Tensor, activation: Activation) -> Tensor:
-    """Apply ReLU or ELU in place, or SiLU."""
+    """Apply ReLU or ELU in place, or SiLU or tanh."""
     if activation == "silu":
         return functional.silu(x)
+    if activation == "tanh":
+        return x.tanh()
     return (functional.relu if activation == "relu" else functional.elu)(x, inplace=True)
 
 
@@ -98,6 +100,16 @@ class MLP(nn.Module):
         """Draw the output layer's weights from N(0, std^2) and zero its bias."""
         nn.init.normal_(self.layers[-2], 0.0, std)
         nn.init.zeros_(self.layers[-1])
+
+    def init_orthogonal(self, output_gain: float, gain: float = math.sqrt(2)) -> None:
+        """Draw orthogonal weights with these gains and zero all biases (the details of PPO)."""
+        weights = [layer for layer in self.layers if layer.dim() == 2]
+        for weight in weights[:-1]:
+            nn.init.orthogonal_(weight, gain)
+        nn.init.orthogonal_(weights[-1], output_gain)
+        for index, layer in enumerate(self.layers):
+            if layer.dim() == 1 and (not self.layer_norm or index % 4 == 1 or index == len(self.layers) - 1):
+                nn.init.zeros_(layer)
 
     def project(self) -> None:
         """Do nothing: an MLP's weights are unconstrained."""

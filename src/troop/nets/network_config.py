@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from troop.nets.mlp import MLP, Activation
+from troop.nets.outside import OutsideNetwork, unknown_network_reason
 from troop.nets.simba import Simba
 
-NetworkKind = Literal["mlp", "simbav2", "simbav2_port"]
+NetworkKind = Literal["mlp", "simbav2", "simbav2_port"] | str
+"""An architecture of Troop, or `module:function` of your own one (nets/outside.py)."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +22,18 @@ class NetworkConfig:
     activation: Activation = "relu"
     kind: NetworkKind = "mlp"
 
-    def build(self, inputs: int, outputs: int, copies: int | None = None) -> MLP | Simba:
+    def build(self, inputs: int, outputs: int, copies: int | None = None) -> MLP | Simba | OutsideNetwork:
         """Return a new network, or an ensemble of `copies` independent networks."""
+        if ":" in self.kind:
+            return OutsideNetwork(self.kind, (inputs,), outputs, copies)
         if self.kind == "mlp":
             return MLP(inputs, self.hidden, outputs, self.layer_norm, copies, self.activation)
         return Simba(inputs, self.hidden[0], len(self.hidden), outputs, copies, self.kind == "simbav2_port")
 
     def unsupported_reason(self, name: str) -> str | None:
         """Return why `hidden`, called `name` in the message, does not fit the network; None if it does."""
-        if self.kind != "mlp" and (not self.hidden or len(set(self.hidden)) > 1):
+        if reason := unknown_network_reason(self.kind, ("mlp", "simbav2", "simbav2_port")):
+            return reason
+        if self.kind in ("simbav2", "simbav2_port") and (not self.hidden or len(set(self.hidden)) > 1):
             return f"{name} is {self.hidden}; SimbaV2 requires one width per block, all equal"
         return None

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
-from troop.nets.cnn import build_torso, default_torso, to_unit_range
+from troop.nets.cnn import to_unit_range
+from troop.nets.encoder import Inputs, ObservationEncoder
 from troop.nets.mlp import MLP
 from troop.nets.noisy import Noise, NoisyMLP
+from troop.nets.outside import OutsideNetwork
 
 DUELING_GRADIENT_SCALE = 1 / math.sqrt(2)
 
 
 class QNetwork(nn.Module):
-    """Observations [B, n] or [B, C, H, W] to values [B, A], or logits [B, A, K] with `atoms`.
+    """Observations to values [B, A], or logits [B, A, K] with `atoms`.
 
-    Images pass a convolutional torso (nets/cnn.py), then the `hidden` layers follow. `dueling` (Wang et al.
+    `shapes` are those of named observations (nets/encoder.py), or the shape of the only one, which is then
+    given as a tensor [B, n] or [B, C, H, W]. The `hidden` layers follow the encoder. `dueling` (Wang et al.
     2016) splits the last hidden layer into two streams of that width, V and A, with Q = V + A - mean_a A
     (equation 9), per atom where there are atoms. With `sigma0` > 0 the last hidden layer and the outputs are
-    noisy. `layer_norm` normalizes every hidden layer after the torso before its ReLU.
+    noisy. A `torso` of the form `module:function` is the whole network instead. `layer_norm` normalizes every
+    hidden layer after the encoder before its ReLU.
     """
 
     def __init__(
         self,
-        shape: Sequence[int],
+        shapes: Mapping[str, Sequence[int]] | Sequence[int],
         actions: int,
         hidden: Sequence[int],
         torso: str = "auto",
@@ -37,11 +42,16 @@ class QNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.actions, self.atoms, self.rescale_torso = actions, atoms, rescale_torso
-        self.noisy, features, outputs = sigma0 > 0, math.prod(shape), actions * max(atoms, 1)
-        self.torso: nn.Sequential | None = None
-        if len(shape) == 3 and torso != "mlp":
-            image = tuple(shape)
-            self.torso, features = build_torso(default_torso(image) if torso == "auto" else torso, image)
+        self.noisy, outputs = sigma0 > 0, actions * max(atoms, 1)
+        named = shapes if isinstance(shapes, Mapping) else {"": shapes}
+        self.encoder = ObservationEncoder(named, "mlp" if ":" in torso else torso)
+        self.outside: OutsideNetwork | None = None
+        if ":" in torso:
+            (shape,) = named.values()
+            self.outside = OutsideNetwork(torso, tuple(shape), outputs)
+            return
+        self.register_load_state_dict_pre_hook(_rename_torso)  # type: ignore[no-untyped-call]
+        features = self.encoder.features
         self.shared: MLP | None = None
         if (dueling or self.noisy) and len(hidden) > 1:
             self.shared = MLP(features, hidden[:-2], hidden[-2], layer_norm)
@@ -58,14 +68,18 @@ class QNetwork(nn.Module):
 
     def sample_noise(self, rows: int | None = None) -> Noise | None:
         """Draw noise for one forward pass, shared by all rows or one per row; None if not noisy."""
-        if not isinstance(self.advantage, NoisyMLP):
+        if self.outside is not None or not isinstance(self.advantage, NoisyMLP):
             return None
         noise = self.advantage.sample_noise(rows)
         return noise + (self.value.sample_noise(rows) if isinstance(self.value, NoisyMLP) else [])
 
-    def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
+    def forward(self, inputs: Inputs, noise: Noise | None = None) -> Tensor:
         """Return values [B, A] or logits [B, A, K]; without `noise` those of the mean weights."""
-        x = self.features(x)
+        if self.outside is not None:
+            assert isinstance(inputs, Tensor)
+            z: Tensor = self.outside(to_unit_range(inputs))
+            return z.view(-1, self.actions, self.atoms) if self.atoms else z
+        x = self.features(inputs)
         if self.value is None:
             y: Tensor = self.advantage(x, noise) if self.noisy else self.advantage(x)
             return y.view(-1, self.actions, self.atoms) if self.atoms else y
@@ -83,14 +97,16 @@ class QNetwork(nn.Module):
         q: Tensor = advantage + (value - advantage.mean(1, keepdim=True))
         return q
 
-    def features(self, x: Tensor) -> Tensor:
+    def features(self, inputs: Inputs) -> Tensor:
         """Return the features that the streams share, [B, features]."""
-        x = to_unit_range(x)
-        if self.torso is not None:
-            x = self.torso(x)
-        elif x.dim() > 2:
-            x = x.flatten(1)
+        x: Tensor = self.encoder(inputs)
         if self.shared is None:
             return x
         x = self.shared(x)
         return (x if self.norm is None else self.norm(x)).relu_()
+
+
+def _rename_torso(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """Rename the weights of the only image's torso in checkpoints that precede the encoder."""
+    for key in [key for key in state if key.startswith(f"{prefix}torso.")]:
+        state[f"{prefix}encoder.torsos.0.{key.removeprefix(f'{prefix}torso.')}"] = state.pop(key)

@@ -2,17 +2,38 @@
 
 from troop.core.config import suggest
 from troop.core.errors import BadInput
-from troop.recipes import apex, ddpg_sync, dqn, fast_td3, gorila, pql, sac, simbav2
+from troop.core.user_code import entry_points, is_code_name
+from troop.recipes import (
+    apex,
+    appo,
+    ddpg_sync,
+    dqn,
+    fast_td3,
+    flash_sac,
+    gorila,
+    impala,
+    pixels,
+    ppo,
+    pql,
+    sac,
+    simbav2,
+)
+from troop.recipes.outside import load_recipe
 from troop.recipes.recipe import Recipe, RecipeArgs
 
-_MODULES = (fast_td3, simbav2, sac, ddpg_sync, dqn, apex, gorila, pql)
+_MODULES = (fast_td3, simbav2, sac, pixels, flash_sac, ddpg_sync, dqn, apex, gorila, pql, ppo, impala, appo)
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for module in _MODULES for recipe in module.RECIPES}
 
 __all__ = ["RECIPES", "Recipe", "RecipeArgs", "find"]
 
 
 def find(name: str) -> Recipe:
-    """Return the recipe of this name; BadInput with similar names if there is none."""
+    """Return the recipe of this name: of Troop, `module:RECIPE`, or an entry point of an installed package.
+
+    Raises BadInput with similar names if there is none.
+    """
+    if is_code_name(name) or (name not in RECIPES and name in entry_points("troop.recipes")):
+        return load_recipe(name)
     if name not in RECIPES:
         similar = suggest(name, RECIPES)
         hint = f"did you mean {' or '.join(map(repr, similar))}?" if similar else "see `troop recipes`."

@@ -12,6 +12,7 @@ from troop.engines import Processes
 from troop.engines.runtime import cores
 from troop.experiment import Experiment
 from troop.recipes import dqn, fast_td3
+from troop.recipes.cpu import with_auto_compile
 from troop.recipes.env import resolve_atari, resolve_env, with_threads
 from troop.recipes.recipe import Recipe, RecipeArgs
 from troop.replay.prioritized import PriorityConfig
@@ -43,7 +44,7 @@ DPG_ACTORS = 64
 
 # Section 4.2 and appendix D: DDPG with Adam 1e-4, three-step targets, noise of 0.3 in all actors. The paper
 # copies the targets every 100 batches; tau 0.01 gives targets of the same mean age. ReLU instead of its tanh.
-DPG: dict[str, Any] = fast_td3.DDPG | {
+DPG: dict[str, Any] = fast_td3.DDPG_PAPER | {
     "random_steps": 0,
     "n_step": 3,
     "tau": 0.01,
@@ -97,7 +98,7 @@ def small_experiment(args: RecipeArgs) -> Experiment[Transition]:
     env_id = args.env or DEFAULT_ENV
     return Experiment(
         with_threads(envs.resolve(env_id, args.envs or 8), 1),
-        DQNConfig(**SMALL | dqn.SMALL_FAMILY.get(envs.family(env_id), {})),
+        DQNConfig(**SMALL),
         Apex(
             4,
             overlap=False,  # these envs step faster than the policy acts
@@ -129,7 +130,7 @@ def dpg_experiment(args: RecipeArgs) -> Experiment[Transition]:
     env, family = resolve_env(args, DPG_DEFAULT_ENV, max(1, DPG_ACTORS // actors) if paper else 16)
     return Experiment(
         with_threads(env, 1),
-        TD3Config(**DPG if paper else fast_td3.cpu_settings(family)),
+        TD3Config(**DPG) if paper else with_auto_compile(TD3Config(**fast_td3.cpu_settings(family))),
         Apex(
             actors,
             chunk_length=10,

@@ -13,7 +13,7 @@ from troop.recipes import pql
 from troop.recipes.cpu import cpu_experiment
 from troop.recipes.env import resolve_env
 from troop.recipes.recipe import Recipe, RecipeArgs
-from troop.roles.trainer import UpdateSchedule
+from troop.roles.update_schedule import UpdateSchedule
 from troop.systems import Sync
 
 

@@ -15,7 +15,7 @@ from troop.recipes import dqn
 from troop.recipes.env import resolve_atari, with_threads
 from troop.recipes.recipe import Recipe, RecipeArgs
 from troop.roles.parameter_server import AdaGradConfig
-from troop.roles.trainer import UpdateSchedule
+from troop.roles.update_schedule import UpdateSchedule
 from troop.systems import Gorila
 
 DEFAULT_ENV = "CartPole-v1"

@@ -12,7 +12,7 @@ from troop.engines import Processes
 from troop.engines.runtime import cores
 from troop.experiment import Experiment
 from troop.recipes import fast_td3, sac
-from troop.recipes.cpu import cpu_profile
+from troop.recipes.cpu import cpu_profile, with_auto_compile
 from troop.recipes.env import resolve_env, with_threads
 from troop.recipes.recipe import Recipe, RecipeArgs
 from troop.systems import PQL
@@ -92,7 +92,7 @@ def small_experiment(name: str, args: RecipeArgs) -> Experiment[Transition]:
     beta_av = float(profile.updates_per_step)
     return Experiment(
         with_threads(env, cores() - 2),
-        cpu_algorithm(name, family),
+        with_auto_compile(cpu_algorithm(name, family)),
         PQL(
             beta_av=beta_av if name == "pql-d" else BETA_AV.get(family, beta_av),
             beta_pv=2.0,

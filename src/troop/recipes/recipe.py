@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from troop.core.env import EnvConfig
+from troop.core.errors import BadInput, TroopError
+from troop.core.user_code import describe
 from troop.experiment import Experiment
 
 
@@ -13,7 +17,7 @@ from troop.experiment import Experiment
 class RecipeArgs:
     """The user's choices that a recipe depends on; None where the recipe decides."""
 
-    env: str | None = None
+    env: str | EnvConfig | None = None
     envs: int | None = None
     device: str = "cpu"
 
@@ -31,3 +35,15 @@ class Recipe:
     description: str
     default_env: str
     make: Callable[[RecipeArgs], Experiment[Any]]
+
+    def build(self, args: RecipeArgs) -> Experiment[Any]:
+        """Return the result of `make`; BadInput if it raises or returns something else than an Experiment."""
+        try:
+            experiment = self.make(args)
+        except TroopError:
+            raise
+        except Exception as error:
+            raise BadInput(f"Recipe {self.name!r} fails: {describe(error)}") from error
+        if not isinstance(experiment, Experiment):
+            raise BadInput(f"Recipe {self.name!r} returns a {type(experiment).__name__}, not an Experiment.")
+        return experiment if experiment.recipe else dataclasses.replace(experiment, recipe=self.name)

@@ -14,7 +14,7 @@ from troop.recipes import fast_td3
 from troop.recipes.cpu import cpu_experiment
 from troop.recipes.env import resolve_env
 from troop.recipes.recipe import Recipe, RecipeArgs
-from troop.roles.trainer import UpdateSchedule
+from troop.roles.update_schedule import UpdateSchedule
 from troop.systems import Sync
 
 NAME, DEFAULT_ENV = "fasttd3-simbav2", fast_td3.DEFAULT_ENV

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from troop.core.batch import Rollout
+from troop.core.batch import Rollout, Trajectory
 from troop.core.flow import RateLimitedSink, WeightSource
 from troop.core.remote import Prefetch
 from troop.core.role import Metrics
@@ -27,10 +27,15 @@ class Actor:
     restart_fresh = True  # an actor restarted after a crash starts new episodes
 
     def __init__(
-        self, sampler: Sampler, replay: RateLimitedSink, weights: WeightSource, weight_sync_steps: int
+        self,
+        sampler: Sampler,
+        replay: RateLimitedSink[Any],
+        weights: WeightSource,
+        weight_sync_steps: int,
     ) -> None:
         self.sampler, self.replay, self.weights = sampler, replay, weights
         self.weight_sync_steps = weight_sync_steps
+        self.notes, self.files = sampler.notes, sampler.files
         self.version, self.env_steps = -1, 0
         self.sync_due = 0  # env steps at which weights are requested next
         self.new_streams = True  # whether the streams must be ended before the next rollout is sent
@@ -70,6 +75,7 @@ class Actor:
     def _load(self, version: int, weights: dict[str, Tensor]) -> Metrics:
         previous, self.version = self.version, version
         load_weights(self.sampler.policy, weights)
+        self.sampler.set_version(version)
         if previous >= 0:
             lag = max(0, version - previous)  # a restored source may return an older version
             return {"policy/lag": lag, "actor/explore": self.sampler.mean_exploration()}
@@ -77,7 +83,7 @@ class Actor:
             self.sampler.start_new_episodes(version)
         return {}
 
-    def _send(self, rollout: Rollout) -> None:
+    def _send(self, rollout: Rollout | Trajectory) -> None:
         if self.new_streams:
             for streams in self.sampler.streams():
                 self._sender.end_streams(streams)

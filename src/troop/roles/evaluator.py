@@ -11,10 +11,19 @@ from troop.core.algorithm import Policy
 from troop.core.env import VectorEnv
 from troop.core.flow import WeightSource
 from troop.core.role import Metrics
+from troop.roles.collector import take_messages
+
+OnStep = Callable[[int, Tensor], None]
+"""Called after each vector step with its number, from 1, and the episodes that still run, bool [envs]."""
 
 
 def first_episodes(
-    env: VectorEnv, policy: Policy, seed: int, max_steps: int, explore: float = 0.0
+    env: VectorEnv,
+    policy: Policy,
+    seed: int,
+    max_steps: int,
+    explore: float = 0.0,
+    on_step: OnStep = lambda step, running: None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Play one episode in each env; return (returns, lengths, finished), each [envs].
 
@@ -23,30 +32,33 @@ def first_episodes(
     they are.
     """
     if not explore:
-        return _play(env, policy, seed, max_steps, explore)
+        return _play(env, policy, seed, max_steps, explore, on_step)
     gpus = {parameter.device.index for parameter in policy.parameters() if parameter.is_cuda}
     with torch.random.fork_rng(devices=gpus):
         torch.manual_seed(seed)
-        return _play(env, policy, seed, max_steps, explore)
+        return _play(env, policy, seed, max_steps, explore, on_step)
 
 
 @torch.no_grad()
 def _play(
-    env: VectorEnv, policy: Policy, seed: int, max_steps: int, explore: float
+    env: VectorEnv, policy: Policy, seed: int, max_steps: int, explore: float, on_step: OnStep
 ) -> tuple[Tensor, Tensor, Tensor]:
     step = env.reset(seed)
     state, explore_rows = policy.initial_state(step.reward.shape[0]), torch.full_like(step.reward, explore)
     returns, lengths = torch.zeros_like(step.reward, dtype=torch.float64), torch.zeros_like(step.reward)
     running, finished = torch.ones_like(step.valid), torch.zeros_like(step.valid)
-    for _ in range(max_steps):
+    for number in range(1, max_steps + 1):
         output = policy.act(step.obs, state, explore_rows)
         step, state = env.step(output.action), output.state
+        if not step.valid.all():  # first observations of episodes, which only count for the policy's state
+            state = policy.reset_state(state, step.started)
         running &= step.valid  # a fault has reset the env: its episode counts as it is, unfinished
         returns += torch.where(running, step.reward, 0.0)
         lengths += running
         ended = running & (step.terminated | step.truncated)
         finished |= ended
         running &= ~ended
+        on_step(number, running)
         if not running.any():
             break
     return returns, lengths, finished
@@ -66,6 +78,8 @@ class Evaluator:
     ) -> None:
         self.make, self.policy, self.weights = make, policy, weights
         self.seed, self.max_steps, self.explore, self.version = seed, max_steps, explore, -1
+        self.notes: list[str] = []
+        self.files: dict[str, str] = {}
 
     def step(self) -> Metrics | None:
         """Evaluate the newest policy; None if that version has been evaluated."""
@@ -80,6 +94,7 @@ class Evaluator:
                 env, self.policy, self.seed, self.max_steps, self.explore
             )
         finally:
+            take_messages(env, self.notes, self.files)
             env.close()
         return {
             "eval/return_mean": returns.mean(),

@@ -27,10 +27,42 @@ class AdaGradConfig:
     max_staleness: int | None = bounded(None, low=0)
     """Drop a gradient if the parameters were updated more often than this since the learner pulled them."""
 
+    def step(self, parameters: Tensor, squares: Tensor, gradient: Tensor, version: int) -> None:
+        """Add the squared gradient to `squares` and move the parameters, both in place."""
+        squares.addcmul_(gradient, gradient)
+        parameters.addcdiv_(gradient, squares.sqrt().add_(self.eps), value=-self.lr)
+
+
+@dataclass(frozen=True)
+class SharedRMSPropConfig:
+    """The optimizer of a parameter server: RMSProp whose running mean all learners share (A3C)."""
+
+    lr: float = bounded(7e-4, above=0)
+    """Learning rate."""
+    decay: float = bounded(0.99, low=0, below=1)
+    """Decay rate of the running mean of squared gradients."""
+    eps: float = bounded(0.1, above=0)
+    """Added to the running mean, inside the square root."""
+    initial_accumulator_value: float = bounded(0.0, low=0)
+    """Initial running mean of squared gradients."""
+    anneal_updates: int = bounded(0, low=0)
+    """Updates of all learners over which the learning rate falls linearly to 0; 0 keeps it."""
+    max_staleness: int | None = bounded(None, low=0)
+    """Drop a gradient if the parameters were updated more often than this since the learner pulled them."""
+
+    def step(self, parameters: Tensor, squares: Tensor, gradient: Tensor, version: int) -> None:
+        """Update the running mean `squares` and move the parameters, both in place."""
+        squares.lerp_(gradient * gradient, 1 - self.decay)
+        left = max(0.0, 1 - version / self.anneal_updates) if self.anneal_updates else 1.0
+        parameters.addcdiv_(gradient, (squares + self.eps).sqrt_(), value=-self.lr * left)
+
+
+ServerOptimizer = AdaGradConfig | SharedRMSPropConfig
+
 
 @dataclass
 class Slice:
-    """A range of one optimizer's parameters, its sums of squared gradients and its number of updates."""
+    """A range of one optimizer's parameters, its sums or means of squared gradients, and its updates."""
 
     parameters: Tensor
     squares: Tensor
@@ -52,7 +84,7 @@ class ParameterServer:
     those of the learner that registers first.
     """
 
-    def __init__(self, config: AdaGradConfig, name: str = "server") -> None:
+    def __init__(self, config: ServerOptimizer, name: str = "server") -> None:
         self.config, self.name = config, name
         self.slices: dict[int, Slice] = {}  # by number of the optimizer
         self.counts = {"applied": 0, "dropped_stale": 0, "dropped_outlier": 0}
@@ -106,9 +138,7 @@ class ParameterServer:
 
     @torch.no_grad()
     def _apply(self, shared: Slice, gradient: Tensor) -> None:
-        shared.squares.addcmul_(gradient, gradient)
-        denominator = shared.squares.sqrt().add_(self.config.eps)
-        shared.parameters.addcdiv_(gradient, denominator, value=-self.config.lr)
+        self.config.step(shared.parameters, shared.squares, gradient, shared.version)
         shared.version += 1
 
     def gauges(self) -> Metrics:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
-from troop.core.batch import Rollout
+from troop.core.batch import Rollout, Trajectory
 from troop.core.flow import RateLimitedSink
 from troop.core.remote import Prefetch, send
 
@@ -22,9 +22,7 @@ class ReplaySender:
     or None to send nothing; without it, rollouts are sent as they are.
     """
 
-    def __init__(
-        self, replay: RateLimitedSink, transform: Callable[[Rollout], Rollout | None] | None = None
-    ) -> None:
+    def __init__(self, replay: RateLimitedSink[Any], transform: Callable[[Any], Any] | None = None) -> None:
         self.replay, self.transform = replay, transform
         self._requests = Prefetch(replay.wants_data)
         self._wants_data: Literal[True] | None = True  # the newest reply
@@ -42,7 +40,7 @@ class ReplaySender:
         """Discard the newest reply: nothing is sent before the replay accepts rows again."""
         self._wants_data = None
 
-    def send(self, rollout: Rollout) -> None:
+    def send(self, rollout: Rollout | Trajectory) -> None:
         """Send the rollout, or the part of it that `transform` returns, and the next request."""
         part = rollout if self.transform is None else self.transform(rollout)
         if part is not None:

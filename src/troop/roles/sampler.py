@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from troop.core.batch import Rollout
 from troop.core.flow import Recorder
 from troop.core.role import Metrics
 from troop.roles.collector import Collector
 
 
-class StatefulRecorder(Recorder, Protocol):
+class StatefulRecorder(Recorder[Any], Protocol):
     """A Recorder that delays rows and can be saved."""
 
     @property
@@ -34,12 +34,16 @@ class Sampler:
     """Steps one collector, or two with double buffering."""
 
     def __init__(
-        self, policy: nn.Module, collectors: list[Collector], recorders: list[StatefulRecorder]
+        self, policy: nn.Module, collectors: list[Collector[Any]], recorders: list[StatefulRecorder]
     ) -> None:
         self.policy, self.collectors, self.recorders = policy, collectors, recorders
         self._double_buffered: DoubleBufferedSampler | None = None
+        self.notes, self.files = collectors[0].notes, collectors[0].files
+        for collector in collectors[1:]:
+            self.notes += collector.notes
+            collector.notes, collector.files = self.notes, self.files
 
-    def step(self) -> tuple[list[Rollout], Metrics]:
+    def step(self) -> tuple[Sequence[Any], Metrics]:
         """Make one vector step; return the completed rollouts and metrics."""
         if len(self.collectors) == 1:
             self.collectors[0].send()
@@ -47,6 +51,11 @@ class Sampler:
         if self._double_buffered is None:  # not in __init__: it acts at once, and needs the first weights
             self._double_buffered = DoubleBufferedSampler(*self.collectors)
         return self._double_buffered.step()
+
+    def set_version(self, version: int) -> None:
+        """Stamp the rows of the next actions with this version of the policy."""
+        for collector in self.collectors:
+            collector.version = version
 
     def streams(self) -> list[Tensor]:
         """Return the streams of each collector."""
@@ -99,15 +108,15 @@ class DoubleBufferedSampler:
     half. Only inference and simulation overlap (the double buffering of SEED RL and APPO).
     """
 
-    def __init__(self, first: Collector, second: Collector) -> None:
+    def __init__(self, first: Collector[Any], second: Collector[Any]) -> None:
         self.stepping, self.idle = first, second
         self.stepping.send()
 
-    def step(self) -> tuple[list[Rollout], Metrics]:
+    def step(self) -> tuple[Sequence[Any], Metrics]:
         """Make one vector step of one half; return its completed rollouts and metrics."""
         action = self.idle.act()  # while the envs of the other half step
         rollouts, metrics = self.stepping.recv()
-        self.idle.env.send(action)
+        self.idle.send(action)
         self.stepping, self.idle = self.idle, self.stepping
         return rollouts, metrics
 

@@ -75,6 +75,7 @@ class ParameterServerOptimizer(Optimizer):
 
     found_inf: Tensor | None = None  # set by the algorithm: whether the gradient is not finite
     loss: Tensor | None = None  # set by the algorithm
+    state_of_other_shapes = ("step", "losses")  # than that of the parameters, in a checkpoint
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,15 @@ class LoadedCheckpoint:
     path: Path
     skipped: list[str] = field(default_factory=list)
 
+    def __str__(self) -> str:
+        """Name, env steps, time of writing, and the return of the last evaluation before it, if known."""
+        steps, value = self.info.get("env_steps"), self.info.get("return_mean")
+        written = datetime.fromtimestamp((self.path / manifest.NAME).stat().st_mtime)
+        shown = f"{self.path.name} ({steps} env steps, written {written:%Y-%m-%d %H:%M:%S}"
+        return (
+            f"{shown}, return {value:.6g})" if isinstance(value, int | float) else f"{shown}, not evaluated)"
+        )
+
 
 def save(
     folder: Path,
@@ -61,6 +71,8 @@ def save(
     _check_finite(tensors_of, finite)
     env_steps = _env_steps(info)
     try:
+        if folder.is_symlink():
+            raise SetupProblem(f"Could not save a checkpoint in {folder}: it is a link; remove it.")
         folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
         _check_space(folder, sum(tensors.file_bytes(part) for part in tensors_of.values()))
@@ -175,6 +187,8 @@ def _versions() -> dict[str, str]:
 
 def _candidates(folder: Path) -> list[tuple[int, int, Path]]:
     """(env steps, number, path) of folders named like checkpoints, newest first by steps; clocks may jump."""
+    if folder.is_symlink():
+        raise SetupProblem(f"{folder} is a link; a run directory must not contain links.")
     try:
         matches = [(_NAME.fullmatch(entry.name), entry) for entry in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -206,6 +220,9 @@ def _prune(folder: Path, saved: Path, keep: int) -> None:
 def _remove(path: Path) -> None:
     """Rename, then remove: an interrupted removal must not leave an incomplete checkpoint."""
     try:
+        if path.is_symlink():
+            path.unlink()
+            return
         hidden = path.with_name(path.name + _TEMPORARY)
         os.rename(path, hidden)
         shutil.rmtree(hidden, ignore_errors=True)

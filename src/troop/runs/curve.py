@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from dataclasses import dataclass
@@ -50,10 +51,9 @@ def plot(run: Path, out: Path) -> Path:
     left.set_ylabel("return")
     right.legend(loc="lower right", frameon=False, fontsize=9)
     figure.suptitle(title, fontsize=13, fontweight="bold")
-    try:
-        figure.savefig(out, format="png")
-    except OSError as error:
-        raise files.disk_problem("write", out, error) from error
+    image = io.BytesIO()
+    figure.savefig(image, format="png")
+    files.replace_file(out, image.getvalue())
     return out
 
 
@@ -96,18 +96,17 @@ def read_rows(run: Path) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl; damaged lines and an incomplete last line are skipped."""
     rows = []
     try:
-        with open(run / METRICS, "rb") as file:
+        with files.open_regular(run / METRICS) as file:
             for line in file:
                 try:
-                    row = json.loads(line)
+                    row = json.loads(line, parse_constant=lambda _: None)
                 except (ValueError, RecursionError):
                     continue
                 if isinstance(row, dict):
                     rows.append(row)
-    except OSError as error:
-        raise BadInput(
-            f"{run / METRICS} cannot be read ({error.strerror}); give the directory of a run."
-        ) from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BadInput(f"{run / METRICS} cannot be read ({reason}); give the directory of a run.") from error
     return rows
 
 
@@ -115,23 +114,28 @@ def _curve(rows: list[dict[str, Any]], name: str, spread: str | None) -> _Curve:
     curve = _Curve([], [], [], [])
     for row in rows:
         wall_s, steps, value = (
-            _number(row.get("wall_s")),
-            _number(row.get("env_steps")),
-            _number(row.get(name)),
+            finite_number(row.get("wall_s")),
+            finite_number(row.get("env_steps")),
+            finite_number(row.get(name)),
         )
         if wall_s is None or steps is None or value is None:
             continue
         curve.minutes.append(wall_s / 60)
         curve.env_steps.append(steps)
         curve.values.append(value)
-        curve.spread.append(_number(row.get(spread)) or 0.0 if spread else 0.0)
+        curve.spread.append(finite_number(row.get(spread)) or 0.0 if spread else 0.0)
     return curve
 
 
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+def finite_number(value: object) -> float | None:
+    """Return a JSON value as a float; None if it is no number, not finite, or too large for a float."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _title_and_target(run: Path) -> tuple[str, float | None]:
@@ -149,6 +153,6 @@ def _title_and_target(run: Path) -> tuple[str, float | None]:
     names = [name for name in (env, fields.get("recipe")) if isinstance(name, str) and name]
     nested = until.get("target") if isinstance(until, dict) else None
     title = "  ·  ".join(names) or run.name
-    return title.replace("$", r"\$"), _number(
+    return title.replace("$", r"\$"), finite_number(
         fields.get("target", nested)
     )  # matplotlib reads $ as the start of a formula

@@ -13,6 +13,9 @@ from troop.runs import lock as locks
 
 CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 CHECKPOINTS, VIDEOS = "checkpoints", "videos"
+_LEFTOVER = re.compile(
+    r"config\.json|summary\.json|error\.txt|events\.out\.tfevents\..*|\..*\.json\.\d+\.tmp"
+)
 
 
 def default_path(recipe: str, env: str, seed: int, root: Path | None = None) -> Path:
@@ -30,12 +33,15 @@ class RunDirectory:
     """The directory of one run, opened by `create` or `open` and released by `close`."""
 
     def __init__(self, path: Path, lock: locks.Lock | None = None) -> None:
+        self._lock = lock
+        self._set_path(path)
+
+    def _set_path(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / CHECKPOINTS
         self.videos = path / VIDEOS
         self.metrics = path / METRICS
         self.summary = path / SUMMARY
-        self._lock = lock
 
     @classmethod
     def create(cls, path: Path | str) -> Self:
@@ -47,6 +53,7 @@ class RunDirectory:
             lock = locks.Lock(path)
             try:
                 _check_unused(path)  # again, now that no other process can create it
+                _remove_leftovers(path)
                 for folder in (path / CHECKPOINTS, path / VIDEOS):
                     folder.mkdir(exist_ok=True)
             except BaseException:
@@ -67,6 +74,8 @@ class RunDirectory:
         if not has_config:
             missing = "does not exist" if not path.exists() else f"has no {CONFIG}"
             raise BadInput(f"{path} is not a run directory: it {missing}; give the directory of a run.")
+        if lock:
+            files.reject_links(path, CHECKPOINTS, VIDEOS)
         return cls(path, locks.Lock(path) if lock else None)
 
     def close(self) -> None:
@@ -80,6 +89,27 @@ class RunDirectory:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def follow(self, config: dict[str, Any]) -> str:
+        """Continue in the locked directory if it was renamed; create it again if it was removed.
+
+        Returns a sentence if either has happened, else "". Raises SetupProblem if it cannot be created.
+        """
+        old = self.path
+        if self._lock is None or self._lock.holds(old):
+            return ""
+        if (moved := self._lock.find()) is not None and self._lock.holds(moved):
+            self._set_path(moved)
+            return f"{old} was renamed during the run, which continues in {moved}"
+        self._lock.release()
+        try:
+            for folder in (self.checkpoints, self.videos):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise files.disk_problem("create the run directory", old, error) from error
+        self._lock = locks.Lock(old)
+        self.write_config(config)
+        return f"{old} was removed during the run; it was created again, without the metrics written before"
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write the experiment as config.json."""
@@ -105,18 +135,39 @@ def _checked_path(path: Path | str) -> Path:
 
 
 def _check_unused(path: Path) -> None:
-    """Raise if `path` contains anything but the empty folders of a start that failed."""
+    """Raise if `path` contains anything but what a start that failed has left."""
     if not path.exists():
         if path.is_symlink():
             raise SetupProblem(f"{path} is a broken link; remove it or choose another --run.")
         return
     if not path.is_dir():
         raise BadInput(f"{path} is a file; choose another --run.")
-    if (path / CONFIG).exists():
+    used = next((entry for entry in path.iterdir() if not _is_leftover(entry)), None)
+    if used is not None and (path / CONFIG).exists():
         raise BadInput(
             f"{path} already holds a run; resume it with `troop resume {path}` or choose another --run."
         )
+    if used is not None:
+        raise BadInput(f"{path} is not empty and holds no run; choose another --run.")
+
+
+def _is_leftover(entry: Path) -> bool:
+    """Whether `entry` may be left by a start that ended before its first checkpoint.
+
+    The first checkpoint is written before the first row of metrics, so a run with either is not one.
+    """
+    if entry.is_symlink():
+        raise BadInput(f"{entry} is a link; a run directory must not contain links: remove it.")
+    if entry.name == CHECKPOINTS and entry.is_dir():
+        return all(inner.name.endswith(".tmp") for inner in entry.iterdir())
+    if entry.name == VIDEOS and entry.is_dir():
+        return not any(entry.iterdir())
+    if entry.name == METRICS:
+        return entry.is_file() and entry.stat().st_size == 0
+    return entry.name == locks.NAME or bool(_LEFTOVER.fullmatch(entry.name))
+
+
+def _remove_leftovers(path: Path) -> None:
     for entry in path.iterdir():
-        empty = entry.name in (CHECKPOINTS, VIDEOS) and entry.is_dir() and not any(entry.iterdir())
-        if entry.name != locks.NAME and not empty:
-            raise BadInput(f"{path} is not empty and holds no run; choose another --run.")
+        if entry.name == METRICS or _LEFTOVER.fullmatch(entry.name):
+            entry.unlink()

@@ -25,9 +25,11 @@ class Lock:
     def __init__(self, run: Path) -> None:
         path = run / NAME
         try:
-            self._handle: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._handle: int | None = os.open(
+                path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644
+            )
         except OSError as error:
-            raise files.disk_problem("lock", run, error) from error
+            raise files.disk_problem("lock", path, error) from error
         try:
             self._acquire(run, self._handle)
         except BaseException:
@@ -55,6 +57,22 @@ class Lock:
             os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         except OSError as error:
             raise files.disk_problem("lock", run, error) from error
+
+    def holds(self, run: Path) -> bool:
+        """Whether `run` is still the directory whose file is locked."""
+        try:
+            return self._handle is not None and os.path.samestat(os.stat(run / NAME), os.fstat(self._handle))
+        except OSError:
+            return False
+
+    def find(self) -> Path | None:
+        """Return the directory in which the locked file is now; None if the file was removed."""
+        try:
+            if self._handle is None or not os.fstat(self._handle).st_nlink:
+                return None
+            return Path(os.readlink(f"/proc/self/fd/{self._handle}")).parent
+        except OSError:  # no Linux
+            return None
 
     def release(self) -> None:
         """Release the lock; may be called twice. The file stays, since removing it would be a race."""

@@ -69,7 +69,7 @@ def read(folder: Path) -> Manifest:
     if folder.is_symlink() or not folder.is_dir():
         raise CheckpointError("it is not a plain folder")
     try:
-        with tensors.open_regular(folder / NAME) as file:
+        with files.open_regular(folder / NAME) as file:
             if os.fstat(file.fileno()).st_size > _MAX_BYTES:
                 raise CheckpointError(f"{NAME} is too large")
             content = file.read(_MAX_BYTES)

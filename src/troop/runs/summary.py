@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from troop.core.config_json import invalid_field
 from troop.core.errors import BadInput
 from troop.runs import files
 
@@ -58,7 +59,10 @@ class Summary:
         if values.get("status") not in ("running", "done", "stopped", "failed"):
             raise BadInput(f"{path} is damaged (no status).")
         known = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
+        values = {name: value for name, value in values.items() if name in known}
+        if name := invalid_field(cls, values):
+            raise BadInput(f"{path} is damaged ({name}).")
+        return cls(**values)
 
 
 def _finite_or_none(value: Any) -> Any:  # noqa: ANN401 - one JSON leaf

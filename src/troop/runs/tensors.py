@@ -10,15 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 import sys
 from collections.abc import Mapping
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
+
+from troop.runs import files
 
 _CHUNK_BYTES = 16 << 20
 _CODES = {
@@ -49,7 +49,7 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
     # The widest dtype first, as in the library: every tensor is then aligned in the file.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
     digest, written = hashlib.sha256(), 0
-    with open(path, "wb") as file:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "wb") as file:
         written += _write_hashed(file, digest, memoryview(_header(ordered)))
         for _, tensor in ordered:
             written += _write_hashed(file, digest, _raw(tensor))
@@ -86,18 +86,9 @@ def _write_hashed(file: BinaryIO, digest: hashlib._Hash, content: memoryview) ->
     return len(content)
 
 
-def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading; OSError for a link, ValueError for a pipe or another special file."""
-    file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")  # noqa: SIM115 - returned
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise ValueError("is not a regular file")
-    return file
-
-
 def verify(path: Path, size: int, sha256: str) -> None:
     """Raise ValueError or OSError unless the path is a regular file of this size and hash."""
-    with open_regular(path) as file:
+    with files.open_regular(path) as file:
         actual = os.fstat(file.fileno()).st_size
         if actual != size:
             raise ValueError(f"has {actual} bytes instead of {size}")

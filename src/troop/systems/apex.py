@@ -28,6 +28,7 @@ from troop.roles.weights import Weights
 from troop.systems.components import (
     ActorConfig,
     add_evaluator,
+    auto_compile,
     make_replay,
     make_sampler,
     n_step_experience,
@@ -89,7 +90,7 @@ class Apex:
         """Actors and learner call the replays and the weights; no role calls an actor or the learner."""
         program, seed = Program("apex"), settings.seed
         self.validate()
-        experience = n_step_experience(algorithm, program.name)
+        experience = n_step_experience(algorithm, env.spec, program.name)
         devices = self.role_devices(settings)
         replays = [
             program.add(f"replay{i or ''}", Shard, *self.shard_args(env, experience, seed, i))
@@ -106,6 +107,7 @@ class Apex:
             weights,
             self.learner,
             devices["learner"],
+            compilation=auto_compile(algorithm, env, settings, devices["learner"]),
         )
         ladder = EpsilonLadder(self.epsilon_base, self.epsilon_alpha)
         exploration = algorithm.exploration.per_env(self.actors * env.envs, ladder)

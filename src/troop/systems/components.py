@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 
-from troop.core.algorithm import Algorithm, AlgorithmConfig, Policy
-from troop.core.batch import NStep, Transition
+from troop.core.algorithm import AlgorithmConfig, Policy
+from troop.core.batch import NStep, TrajectorySpec, Transition
+from troop.core.config_json import encode
 from troop.core.env import EnvConfig, EnvSpec
 from troop.core.errors import BadInput
 from troop.core.exploration import Exploration, PerEnv
@@ -20,13 +21,15 @@ from troop.core.program import Program, Schedule, build, derive_seed
 from troop.core.system import RunSettings
 from troop.replay.prioritized import PrioritizedReplay, PriorityConfig
 from troop.replay.recorders.chunks import ChunkRecorder
+from troop.replay.recorders.trajectories import TrajectoryRecorder
 from troop.replay.uniform import ReplaySize, UniformReplay
+from troop.roles.auto_compile import AutoCompile
 from troop.roles.collector import Collector, EnvFactory
 from troop.roles.evaluator import Evaluator
-from troop.roles.sampler import Sampler
+from troop.roles.sampler import Sampler, StatefulRecorder
 
 
-def n_step_experience(algorithm: AlgorithmConfig[Transition], system: str = "chosen") -> NStep:
+def n_step_experience(algorithm: AlgorithmConfig[Transition], spec: EnvSpec, system: str = "chosen") -> NStep:
     """Return the n-step windows that the algorithm learns from; BadInput if it learns from trajectories."""
     experience = algorithm.experience
     if not isinstance(experience, NStep):
@@ -34,7 +37,7 @@ def n_step_experience(algorithm: AlgorithmConfig[Transition], system: str = "cho
             f"{type(algorithm).__name__} learns from trajectories, but the {system} system samples n-step "
             "transitions; use an algorithm of the DQN, TD3 or SAC family."
         )
-    return experience
+    return experience.within_time_limit(spec.episode_limit)
 
 
 def rows_per_env(spec: EnvSpec, capacity: int, envs: int, minimum: int) -> int:
@@ -69,24 +72,44 @@ def make_replay(
     return UniformReplay(spec, experience, size, seed, device, peers)
 
 
-class MakeLearner(Protocol):
+L = TypeVar("L", covariant=True)  # a learner: Algorithm[Transition] or Algorithm[Trajectory]
+
+
+class MakeLearner(Protocol[L]):
     """`AlgorithmConfig.algorithm`, `SplitAlgorithmConfig.critic_learner` or `actor_learner`."""
 
-    def __call__(self, spec: EnvSpec, peers: Peers = ..., device: str = "cpu") -> Algorithm[Transition]:
+    def __call__(self, spec: EnvSpec, peers: Peers = ..., device: str = "cpu") -> L:
         """Build the learner on `device`."""
         ...
 
 
-def seeded_learner(
-    make: MakeLearner, spec: EnvSpec, seed: int, device: str, peers: Peers = NO_PEERS
-) -> Algorithm[Transition]:
+def seeded_learner(make: MakeLearner[L], spec: EnvSpec, seed: int, device: str, peers: Peers = NO_PEERS) -> L:
     """Build a learner whose initial weights depend only on `seed`, so that copies on all hosts are equal."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "first weights"))
         return make(spec, peers=peers, device=device)
 
 
-def make_policy(algorithm: AlgorithmConfig[Transition], spec: EnvSpec, device: str) -> Policy:
+def auto_compile(
+    algorithm: AlgorithmConfig[Transition],
+    env: EnvConfig,
+    settings: RunSettings,
+    device: str,
+    method: Literal["algorithm", "critic_learner", "actor_learner"] = "algorithm",
+) -> AutoCompile | None:
+    """Return how the learner that `method` builds is compiled during training; None if it is not.
+
+    That is the case with `compile = "auto"` on a CPU, unless the run is to be deterministic: the decision
+    depends on the clock, and compiled losses round differently.
+    """
+    automatic = getattr(algorithm, "compile", False) == "auto"
+    if not automatic or settings.deterministic or torch.device(device).type != "cpu":
+        return None
+    learner = {"algorithm": encode(algorithm), "env": encode(env), "method": method, "device": device}
+    return AutoCompile(learner, settings.minutes)
+
+
+def make_policy(algorithm: AlgorithmConfig[Any], spec: EnvSpec, device: str) -> Policy:
     """Build the policy on `device`."""
     return algorithm.policy(spec).to(device)
 
@@ -105,22 +128,28 @@ class ActorConfig:
     device: str = "cpu"
 
 
-def make_sampler(algorithm: AlgorithmConfig[Transition], env: EnvConfig, config: ActorConfig) -> Sampler:
+def make_recorder(
+    algorithm: AlgorithmConfig[Any], env: EnvConfig, config: ActorConfig, first: int, policy: Policy
+) -> ChunkRecorder | TrajectoryRecorder:
+    """Build the recorder of what the algorithm learns from: trajectories, or chunks of rows."""
+    experience, first_stream = algorithm.experience, config.first_stream + first
+    if isinstance(experience, TrajectorySpec):
+        return TrajectoryRecorder(env.envs, experience, first_stream)
+    windows = experience.within_time_limit(env.spec.episode_limit)
+    values = policy if config.actor_priorities else None
+    return ChunkRecorder(env.envs, first_stream, config.chunk_length, windows, values)
+
+
+def make_sampler(algorithm: AlgorithmConfig[Any], env: EnvConfig, config: ActorConfig) -> Sampler:
     """Build a policy and one collector, or two that are stepped in turn."""
     policy = make_policy(algorithm, env.spec, config.device)
-    experience = n_step_experience(algorithm)
     parts = 2 if config.double_buffered and not config.recreate_every and env.envs % 2 == 0 else 1
     part_env = _part_of(env, parts)
-    collectors, recorders = [], []
+    collectors: list[Collector[Any]] = []
+    recorders: list[StatefulRecorder] = []
     for part in range(parts):
         first = part * part_env.envs
-        recorder = ChunkRecorder(
-            part_env.envs,
-            config.first_stream + first,
-            config.chunk_length,
-            experience,
-            policy if config.actor_priorities else None,
-        )
+        recorder = make_recorder(algorithm, part_env, config, first, policy)
         exploration = config.exploration
         if isinstance(exploration, tuple):
             exploration = PerEnv(exploration[first : first + part_env.envs])
@@ -130,7 +159,7 @@ def make_sampler(algorithm: AlgorithmConfig[Transition], env: EnvConfig, config:
         factory = EnvFactory(partial(part_env.make, device=config.device), seed, config.recreate_every)
         collectors.append(Collector(factory, policy, recorder, exploration))
         recorders.append(recorder)
-    return Sampler(policy, collectors, list(recorders))
+    return Sampler(policy, collectors, recorders)
 
 
 def _part_of(env: EnvConfig, parts: int) -> EnvConfig:
@@ -144,7 +173,7 @@ def _part_of(env: EnvConfig, parts: int) -> EnvConfig:
 
 def add_evaluator(
     program: Program,
-    algorithm: AlgorithmConfig[Transition],
+    algorithm: AlgorithmConfig[Any],
     env: EnvConfig,
     weights: WeightSource,
     settings: RunSettings,

@@ -25,7 +25,7 @@ from troop.roles.global_updates import GlobalUpdates
 from troop.roles.learner import Learner, LearnerConfig
 from troop.roles.parameter_server import AdaGradConfig, ParameterServer
 from troop.roles.server_peers import OutlierConfig, ServerPeers
-from troop.roles.trainer import UpdateSchedule
+from troop.roles.update_schedule import UpdateSchedule
 from troop.roles.weights import Weights
 from troop.systems.components import (
     ActorConfig,
@@ -79,7 +79,7 @@ class Gorila:
     ) -> Program:
         """Bundles call the servers; the evaluator pulls the policy of the first bundle."""
         program = Program("gorila")
-        experience = n_step_experience(algorithm, program.name)
+        experience = n_step_experience(algorithm, env.spec, program.name)
         devices = self.role_devices(settings)
         adagrad = self.adagrad_config()
         servers = [

@@ -28,6 +28,7 @@ from troop.roles.weights import Weights
 from troop.systems.components import (
     ActorConfig,
     add_evaluator,
+    auto_compile,
     make_sampler,
     n_step_experience,
     rows_per_env,
@@ -83,7 +84,7 @@ class PQL:
     ) -> Program:
         """Learners call the weights, the actor calls replays and weights; no role calls the actor."""
         program, spec, seed = Program("pql"), env.spec, settings.seed
-        split, experience = split_config(algorithm, spec), n_step_experience(algorithm, program.name)
+        split, experience = split_config(algorithm, spec), n_step_experience(algorithm, spec, program.name)
         size, devices = self.replay_size(spec, experience), self.role_devices(settings)
         with program.host("weights"):
             policies = program.add("policies", Weights)
@@ -102,7 +103,8 @@ class PQL:
                 build(PeerWeights, critics, "policy", "critic", False),
                 self.learner_config("policy"),
             )
-            program.add("policy", Learner, learner, observations, policies, config, device, peer)
+            compilation = auto_compile(split, env, settings, device, "actor_learner")
+            program.add("policy", Learner, learner, observations, policies, config, device, peer, compilation)
         with program.host("critic"):
             device = devices["critic"]
             transitions = program.add(
@@ -116,7 +118,8 @@ class PQL:
                 build(PeerWeights, policies, "critic", "policy", True),
                 self.learner_config("critic"),
             )
-            program.add("critic", Learner, learner, transitions, critics, config, device, peer)
+            compilation = auto_compile(split, env, settings, device, "critic_learner")
+            program.add("critic", Learner, learner, transitions, critics, config, device, peer, compilation)
         actor = self.actor_config(algorithm.exploration, env.envs, settings, devices["actor"])
         senders = [build(ReplaySender, transitions), build(ReplaySender, observations, observations_only)]
         sampler, replays = build(make_sampler, algorithm, env, actor), build(Tee, senders)
@@ -197,11 +200,11 @@ def split_config(algorithm: AlgorithmConfig[Transition], spec: EnvSpec) -> Split
     if not (hasattr(algorithm, "critic_learner") and hasattr(algorithm, "actor_learner")):
         raise BadInput(
             "PQL trains critics and policy on separate hosts, and "
-            f"{type(algorithm).__name__} cannot be split; use TD3Config or SACConfig."
+            f"{type(algorithm).__name__} cannot be split; use TD3Config, SACConfig or FlashSACConfig."
         )
     if not isinstance(spec.action, Continuous):
         raise BadInput(f"{spec.id} has discrete actions; PQL needs continuous ones.")
     split = cast(SplitAlgorithmConfig, algorithm)
-    if reason := split.unsplittable_reason():
+    if reason := split.unsplittable_reason(spec):
         raise BadInput(f"{reason}.")
     return split

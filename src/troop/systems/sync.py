@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from troop.core.algorithm import Algorithm, AlgorithmConfig
-from troop.core.batch import Transition
+from troop.core.batch import Rollout, Transition
 from troop.core.config import bounded
 from troop.core.env import Continuous, EnvConfig, EnvSpec
 from troop.core.exploration import Exploration
@@ -18,8 +18,15 @@ from troop.replay.prioritized import PriorityConfig
 from troop.replay.recorders.steps import StepRecorder
 from troop.replay.uniform import ReplaySize
 from troop.roles.collector import EnvFactory
-from troop.roles.trainer import Trainer, UpdateSchedule
-from troop.systems.components import add_evaluator, make_replay, n_step_experience, rows_per_env
+from troop.roles.trainer import Trainer
+from troop.roles.update_schedule import UpdateSchedule
+from troop.systems.components import (
+    add_evaluator,
+    auto_compile,
+    make_replay,
+    n_step_experience,
+    rows_per_env,
+)
 
 MAX_RECORDED_ACTIONS = 2**26  # numbers kept to replay the actions of a resumed run: 256 MB of float32
 
@@ -66,16 +73,19 @@ class Sync:
         exploration: Exploration,
         replay_name: str = "replay",
         peers: Peers = NO_PEERS,
-    ) -> Trainer:
+    ) -> Trainer[Rollout, Transition]:
         """Add a node that collects, stores and updates in turn; `replay_name` prefixes its replay metrics.
 
         Replays with `peers` share their reward scale.
         """
         spec, seed, device = env.spec, settings.seed, settings.device
-        experience = n_step_experience(algorithm, program.name)
+        experience = n_step_experience(algorithm, env.spec, program.name)
         size = self.replay_size(spec, experience.n)
         overlap = self.schedule.overlap and not settings.deterministic
         make_env = partial(env.make, device=device)
+        compilation = None
+        if peers is NO_PEERS:
+            compilation = auto_compile(algorithm, env, settings, device)
         return program.add(
             name,
             Trainer,
@@ -87,6 +97,7 @@ class Sync:
             dataclasses.replace(self.schedule, overlap=overlap),
             self.save_replay,
             replay_name,
+            compilation,
         )
 
     def recreate_interval(self, spec: EnvSpec) -> int:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import torch
 from torch import Tensor, nn
+
+_VECTORS: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()  # results of flat_parameters
 
 
 def flatten_parameters(module: nn.Module, gradients: bool = True) -> nn.Parameter:
@@ -29,6 +33,10 @@ def flatten_parameters(module: nn.Module, gradients: bool = True) -> nn.Paramete
 
 def flat_parameters(module: nn.Module) -> Tensor:
     """Return the flat tensor of a module that was flattened, as a vector that shares its memory."""
-    parameters = list(module.parameters())
-    first, total = parameters[0], sum(parameter.numel() for parameter in parameters)
-    return first.data.as_strided((total,), (1,), first.storage_offset())
+    first = next(module.parameters())
+    known = _VECTORS.get(module)
+    if known is not None and known.data_ptr() == first.data_ptr():
+        return known
+    total = sum(parameter.numel() for parameter in module.parameters())
+    vector = _VECTORS[module] = first.data.as_strided((total,), (1,), first.storage_offset())
+    return vector

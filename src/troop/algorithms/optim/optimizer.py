@@ -106,7 +106,12 @@ class ModuleOptimizer:
         if config.lr_end == 1.0:
             return
         progress = min(self.steps * self.every / config.lr_updates, 1.0)
-        lr = self.lr * (config.lr_end + (1 - config.lr_end) * 0.5 * (1 + math.cos(math.pi * progress)))
+        self.set_learning_rate(
+            self.lr * (config.lr_end + (1 - config.lr_end) * 0.5 * (1 + math.cos(math.pi * progress)))
+        )
+
+    def set_learning_rate(self, lr: float) -> None:
+        """Use `lr` from the next step on; for algorithms with a schedule of their own."""
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(lr)
@@ -119,9 +124,19 @@ class ModuleOptimizer:
         return {"moments": moments, "steps": self.steps, "consecutive_skips": self.consecutive_skips}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore optimizer state and counters; learning rates follow from the config and the step count."""
+        """Restore optimizer state and counters; learning rates follow from the config and the step count.
+
+        Raises ValueError, KeyError, TypeError or AttributeError if the state does not fit.
+        """
         own = self.optimizer.state_dict()
         own["state"] = {int(k): v for k, v in state["moments"].items()}
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        exempt = getattr(self.optimizer, "state_of_other_shapes", ())
+        for index, moments in own["state"].items():
+            for name, value in moments.items():
+                fits = isinstance(value, Tensor) and value.shape in ((), parameters[index].shape)
+                if not fits and name not in exempt:
+                    raise ValueError(f"{name} of the optimizer does not fit its weights")
         self.optimizer.load_state_dict(own)
         self.steps = int(state["steps"])
         self.consecutive_skips = state["consecutive_skips"].to(self.config.device)

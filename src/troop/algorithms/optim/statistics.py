@@ -1,4 +1,4 @@
-"""Observation statistics that all copies of a learner share."""
+"""Running statistics that all copies of a learner share."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from troop.core.peers import Moments, Peers
 from troop.nets.normalizer import Normalizer
 
 
-def merge_batch(normalizer: Normalizer, x: Tensor, weight: int, peers: Peers) -> None:
-    """Merge the rows of x [B, columns], counted `weight` times, into the statistics of all copies."""
+def merge_batch(
+    normalizer: Normalizer, x: Tensor, weight: int, peers: Peers, name: str = "observations"
+) -> None:
+    """Merge the rows of x [B, columns], counted `weight` times, into the statistics `name` of all copies."""
     mean, var = normalizer.update(x, weight)
     batch = Moments(torch.tensor(float(len(x) * weight)), mean, var)
     own = Moments(normalizer.count, normalizer.mean, normalizer.var)
-    if (shared := peers.merge_moments("observations", batch, own)) is not None:
+    if (shared := peers.merge_moments(name, batch, own)) is not None:
         normalizer.load(shared.count, shared.mean, shared.var)

@@ -11,16 +11,16 @@ from troop.bench.table import BenchResult
 from troop.core.program import Program
 from troop.engines import Inline, Processes
 from troop.envs import Toy
-from troop.recipes.fast_td3 import CPU_UNKNOWN
-from troop.roles.trainer import UpdateSchedule
+from troop.recipes.fast_td3 import CPU
+from troop.roles.update_schedule import UpdateSchedule
 from troop.systems import PQL, Sync
 
 RATIOS = ((4, 1), (8, 2), (16, 4))  # critic updates per vector step, and per policy update
 FAST_ENV = Toy("PointMass", envs=16, limit=100)
 SLEEPING_ENV = Toy("Sleepy", envs=16, limit=100, seconds=0.005)
-SMALL_TD3 = TD3Config(**CPU_UNKNOWN | {"actor_hidden": (16,), "critic_hidden": (16,), "atoms": 11})
+SMALL_TD3 = TD3Config(**CPU | {"actor_hidden": (16,), "critic_hidden": (16,), "atoms": 11})
 # With SLEEPING_ENV the simulator, the critics and the policy take about the same time.
-BALANCED_TD3 = TD3Config(**CPU_UNKNOWN | {"policy_delay": 1})
+BALANCED_TD3 = TD3Config(**CPU | {"policy_delay": 1})
 BATCH_SIZE, TOLERANCE = 256, 0.02
 LearnerRole = Literal["critic", "policy"]
 PEERS: dict[LearnerRole, LearnerRole] = {"critic": "policy", "policy": "critic"}

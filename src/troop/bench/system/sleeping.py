@@ -13,8 +13,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from troop.core.algorithm import Policy, PolicyOutput, State, UpdateResult
-from troop.core.batch import NStep, Transition
+from troop.core.algorithm import Policy, PolicyOutput, UpdateResult
+from troop.core.batch import NStep, State, Transition
 from troop.core.env import OBS, Discrete, EnvSpec, Field, Obs, Step
 from troop.core.exploration import LinearSchedule
 from troop.core.peers import NO_PEERS, Peers

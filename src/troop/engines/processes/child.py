@@ -11,7 +11,9 @@ import threading
 from multiprocessing import connection as mp_connection
 from multiprocessing import parent_process
 from pathlib import Path
+from types import FrameType
 
+from troop.core.engine import STOP_SIGNALS
 from troop.engines.processes.transport import SocketTransport
 from troop.engines.rpc.codec import pack
 from troop.engines.rpc.connection import Connection
@@ -26,10 +28,13 @@ def main(spec: HostSpec, control_end: socket.socket) -> None:
     os.setpgid(0, 0)  # so that Ctrl-C in the terminal reaches only the driver
     Path("/proc/self/comm").write_text(spec.host)  # the name that `top` and `ps` show
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a cluster signals all processes; the driver stops hosts
+        signal.signal(number, _ignore)  # unlike SIG_IGN not inherited by programs that an env starts
     threading.Thread(target=_exit_with_driver, daemon=True).start()
     stack_fd = create_memfd(0)
     faulthandler.enable(stack_fd)
     faulthandler.register(signal.SIGUSR1, stack_fd)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     os.environ["OMP_NUM_THREADS"] = str(spec.threads)
     keep_freed_pages()
     if (torch := sys.modules.get("torch")) is not None:
@@ -42,6 +47,10 @@ def main(spec: HostSpec, control_end: socket.socket) -> None:
         worker.run()
     except Shutdown:
         worker.close()
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    pass
 
 
 def _exit_with_driver() -> None:

@@ -10,11 +10,6 @@ from troop.core.config import bounded
 from troop.core.engine import Checkpoint, Counters, Result, RunObserver, Until
 from troop.core.errors import SetupProblem
 from troop.core.program import Program
-from troop.engines.driver import Driver
-from troop.engines.pool import share_cores
-from troop.engines.processes.pool import ProcessPool
-from troop.engines.progress import RunProgress
-from troop.engines.runtime import check_capacity
 
 
 @dataclass(frozen=True)
@@ -44,6 +39,8 @@ class Processes:
         """Raise SetupProblem if this machine cannot run one process per host."""
         if sys.platform != "linux":
             raise SetupProblem("The processes engine needs Linux; use --engine inline here.")
+        from troop.engines.runtime import check_capacity
+
         check_capacity(len(program.hosts()))
 
     def run(
@@ -55,6 +52,12 @@ class Processes:
         checkpoint: Checkpoint | None = None,
     ) -> Result:
         """Run all hosts in parallel until done; end with an evaluation and a checkpoint."""
+        # Imported here, because every command imports this module for its settings.
+        from troop.engines.driver import Driver
+        from troop.engines.pool import share_cores
+        from troop.engines.processes.pool import ProcessPool
+        from troop.engines.progress import RunProgress
+
         self.check(program)
         pool = ProcessPool(program, seed, self.start, int(self.mailbox_mb * 2**20), 3 * self.step_limit_s)
         share_cores(pool.hosts, self.threads)
@@ -63,5 +66,5 @@ class Processes:
         try:
             return driver.run(checkpoint)
         finally:
-            for name in pool.stop(self.stop_limit_s, [driver.host_of[node] for node in driver.evaluating]):
+            for name in pool.stop(self.stop_limit_s, driver.killable()):
                 observer.note(f"{name} did not stop within {self.stop_limit_s:.0f} s and was killed")

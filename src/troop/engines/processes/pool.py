@@ -15,12 +15,13 @@ from typing import Any
 
 from troop.core.program import Program
 from troop.engines.pool import ControlMessage, HostHandle, OnControl, host_handles
+from troop.engines.private_folder import use_for_multiprocessing
 from troop.engines.processes import child
 from troop.engines.processes.fork_server import PRELOAD_MODULES
 from troop.engines.rpc.connection import Connection, socket_pair
 from troop.engines.rpc.decode import unpack
 from troop.engines.rpc.shared_memory import FlowCounters, create_memfd, from_memfd, to_memfd
-from troop.engines.runtime import block_sigint, thread_limit
+from troop.engines.runtime import block_stop_signals, thread_limit
 
 STACK_BYTES = 20_000  # of a stack trace that are read
 
@@ -48,6 +49,7 @@ class ProcessPool:
         self._processes: dict[str, HostProcess] = {}
         self._context: Any = multiprocessing.get_context(start_method)
         if start_method == "forkserver":
+            use_for_multiprocessing()
             # The fork server imports these once for all hosts, unless it already runs.
             loaded = sorted(name for name in sys.modules if name.startswith("troop."))
             self._context.set_forkserver_preload([*PRELOAD_MODULES, *loaded])
@@ -58,7 +60,7 @@ class ProcessPool:
         spec = host.spec(self._seed, self._mailbox_bytes, self._wait_limit_s)
         process = self._context.Process(target=child.main, args=(spec, host_end), name=host.name)
         try:
-            with block_sigint(), thread_limit(host.threads):  # until the child leads its own group
+            with block_stop_signals(), thread_limit(host.threads):  # until the child leads its own group
                 process.start()
         finally:
             host_end.close()

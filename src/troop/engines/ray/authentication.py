@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import importlib
 import os
 import secrets
-import shutil
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from troop.core.errors import BadInput, SetupProblem
+from troop.engines.private_folder import private_folder
 
 TOKEN_HELP = "run `ray get-auth-token --generate` on the head node and copy ~/.ray/auth_token to every other"
 
@@ -43,12 +41,6 @@ def reload_ray_config() -> None:
         importlib.import_module("ray._raylet").Config.initialize("")
 
 
-def delete_private_token() -> None:
-    """Delete the private token of this process, if it has one, without waiting for the exit handlers."""
-    if _private_token.cache_info().currsize:
-        shutil.rmtree(_private_token().parent, ignore_errors=True)
-
-
 def _has_token() -> bool:
     if os.environ.get("RAY_AUTH_TOKEN"):
         return True
@@ -58,9 +50,7 @@ def _has_token() -> bool:
 
 @functools.cache  # Ray reads its token once per process
 def _private_token() -> Path:
-    directory = Path(tempfile.mkdtemp(prefix="troop-"))  # readable by this user only
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    path = directory / "token"
+    path = private_folder() / "token"
     path.write_text(secrets.token_hex(32))
     path.chmod(0o600)
     return path

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from troop.core.engine import STOP_SIGNALS
 from troop.core.errors import BadInput, SetupProblem
+from troop.engines.private_folder import delete_private_folder, private_folder
 from troop.engines.ray.authentication import (
     configure_authentication,
-    delete_private_token,
     reload_ray_config,
 )
 from troop.engines.runtime import thread_limit
@@ -54,13 +55,13 @@ class BackgroundInit:
             raise self._error
 
     def kill_and_exit(self, code: int) -> None:
-        """Kill all child processes, delete the private token and exit, even if Ray is still starting."""
+        """Kill all child processes, delete the private folder and exit, even if Ray is still starting."""
         import psutil
 
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
                 process.kill()
-        delete_private_token()
+        delete_private_folder()
         os._exit(code)
 
     def shutdown(self) -> None:
@@ -88,7 +89,7 @@ def ray_connection(address: str, insecure: bool, seconds: float) -> Iterator[Non
     if ray.is_initialized() and background is None:
         yield
         return
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         if background is not None and address == "local":
             background.wait()
@@ -118,6 +119,15 @@ def _quiet_options() -> dict[str, Any]:
     return {"logging_level": logging.ERROR, "log_to_driver": False}
 
 
+def _session_folder() -> str | None:
+    """Return a folder that is removed with this process or by the next; None if its path is too long.
+
+    Ray appends 70 characters for its sockets, whose paths are limited to 107.
+    """
+    folder = str(private_folder() / "ray")
+    return folder if len(folder) <= 35 else None
+
+
 def _start_local() -> None:
     """Start a Ray that only this machine can reach; SetupProblem if it does not start."""
     import ray
@@ -139,6 +149,7 @@ def _start_local() -> None:
                 num_cpus=LOCAL_CPUS,
                 include_dashboard=False,
                 _node_ip_address="127.0.0.1",
+                _temp_dir=_session_folder(),
                 _system_config={
                     "task_events_report_interval_ms": 0,  # only the dashboard uses task events
                     "preload_python_modules": ["torch"],  # workers import it while this process still does

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from troop.core.config import bounded
 from troop.core.engine import Checkpoint, Counters, Result, RunObserver, Until
 from troop.core.program import Program
-from troop.engines.driver import Driver
-from troop.engines.pool import host_handles, share_cores
-from troop.engines.progress import RunProgress
-from troop.engines.ray.cluster import check_address, ray_connection
-from troop.engines.ray.placement import Placement, ResourceRequest, parse_requests, resource_bundles
-from troop.engines.ray.pool import RayPool
+
+if TYPE_CHECKING:
+    from troop.engines.ray.placement import Placement, ResourceRequest
+    from troop.engines.ray.pool import RayPool
 
 
 @dataclass(frozen=True)
@@ -55,10 +53,16 @@ class Ray:
 
     def check(self, program: Program) -> None:
         """Raise BadInput for a malformed address or a resource request for a role that does not exist."""
+        from troop.engines.pool import host_handles
+        from troop.engines.ray.cluster import check_address
+        from troop.engines.ray.placement import resource_bundles
+
         check_address(self.address)
         resource_bundles(host_handles(program), self._resource_requests())
 
     def _resource_requests(self) -> list[ResourceRequest]:
+        from troop.engines.ray.placement import parse_requests
+
         return [
             *parse_requests(self.cpus, "cpus", "CPU"),
             *parse_requests(self.gpus, "gpus", "GPU"),
@@ -74,6 +78,13 @@ class Ray:
         checkpoint: Checkpoint | None = None,
     ) -> Result:
         """Run all hosts concurrently until done or stopped; evaluate and write a checkpoint at the end."""
+        # Imported here, because every command imports this module for its settings.
+        from troop.engines.driver import Driver
+        from troop.engines.progress import RunProgress
+        from troop.engines.ray.cluster import ray_connection
+        from troop.engines.ray.placement import Placement, resource_bundles
+        from troop.engines.ray.pool import RayPool
+
         pool = RayPool(program, seed, int(self.mailbox_mb * 2**20), 3 * self.step_limit_s)
         placement = Placement(resource_bundles(pool.hosts, self._resource_requests()), strategy=self.strategy)
         self._set_threads(pool, placement)
@@ -85,12 +96,13 @@ class Ray:
             try:
                 return driver.run(checkpoint)
             finally:
-                evaluating = [driver.host_of[name] for name in driver.evaluating]
-                for name in pool.stop(self.stop_limit_s, evaluating):
+                for name in pool.stop(self.stop_limit_s, driver.killable()):
                     observer.note(f"{name} did not stop within {self.stop_limit_s:.0f} s and was killed")
                 placement.release()
 
     def _set_threads(self, pool: RayPool, placement: Placement) -> None:
+        from troop.engines.pool import share_cores
+
         share_cores(pool.hosts, self.threads)
         for name, host in pool.hosts.items():
             requested = max((node.threads or 0 for node in host.nodes), default=0) or self.threads

@@ -145,7 +145,7 @@ class Client:
         self._release_handled()
         words = self._counters.words
         unhandled = words[SENT_BYTES] - words[HANDLED_BYTES]
-        fits = unhandled == 0 or unhandled + size <= self.max_bytes
+        fits = unhandled == 0 or (unhandled + size <= self.max_bytes and not self.slots.exhausted)
         words[CLIENT_WAITING] = 0 if fits else 1
         return fits
 

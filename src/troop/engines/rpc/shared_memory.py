@@ -11,6 +11,8 @@ from troop.engines.rpc.codec import Packed, address_of, pack
 from troop.engines.rpc.decode import DecodePlan, decode_plan, unpack
 
 MIN_SLOT_BYTES = 1 << 16
+MAX_BUSY_SLOTS = 256  # of one client: each is an open file, and a process may have some thousand of them
+MAX_FREE_SLOTS = 32  # kept by one sender
 MAX_CACHED_VIEWS = 256  # messages whose views a receiver caches
 # Words of FlowCounters.
 SENT, SENT_BYTES, HANDLED, HANDLED_BYTES, CLIENT_WAITING, REPLY_COPIED, DECODED = range(7)
@@ -91,16 +93,21 @@ class SlotPool:
         slot.busy = True
         return slot
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether MAX_BUSY_SLOTS are busy; only a sender that checks it is limited."""
+        return len(self._slots) >= MAX_BUSY_SLOTS and sum(x.busy for x in self._slots) >= MAX_BUSY_SLOTS
+
     def _free_slot(self, size: int) -> Slot | None:
         return next((slot for slot in self._slots if slot.size == size and not slot.busy), None)
 
     def _trim(self) -> None:
         free = [slot for slot in self._slots if not slot.busy][:-1]  # the last one is about to be used
-        free_bytes = sum(slot.size for slot in free)
+        free_bytes, free_slots = sum(slot.size for slot in free), len(free)
         for slot in free:
-            if free_bytes <= self.max_free_bytes:
+            if free_bytes <= self.max_free_bytes and free_slots <= MAX_FREE_SLOTS:
                 break
-            free_bytes -= slot.size
+            free_bytes, free_slots = free_bytes - slot.size, free_slots - 1
             self._slots.remove(slot)
             self.retired.append(slot.number)
 

@@ -10,7 +10,7 @@ of the time limit as a truncation.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, Self
 
@@ -19,14 +19,16 @@ import torch
 from torch import Tensor
 
 from troop.core.config import bounded
-from troop.core.env import PRIVILEGED, Continuous, Discrete, EnvSpec, Obs, Step, VectorEnv
+from troop.core.env import PRIVILEGED, EnvSpec, Obs, Step, VectorEnv
+from troop.core.env_calls import env_call
 from troop.core.errors import BadInput, SetupProblem
-from troop.envs.actions import ActionBounds
+from troop.envs.actions import ActionConverter, convert_action_space
 from troop.envs.envpool import atari, playground
 from troop.envs.envpool.lazy_import import import_envpool
 from troop.envs.envpool.slim_assets import slim_base_path
-from troop.envs.envpool.spaces import observation_arrays
+from troop.envs.envpool.spaces import observation_arrays, omitted_keys
 from troop.envs.envpool.task_spec import envpool_spec
+from troop.envs.frames import FrameConfig
 from troop.envs.guard import EnvGuard
 from troop.envs.observations import ObsArray, ObsConverter, assign_names
 from troop.envs.seeding import hash_seed
@@ -50,6 +52,7 @@ class EnvPool:
     reward: Literal["default", "tuned"] = "default"
     """Reward of training; tuned: FastTD3's weights, for the G1 and T1 joystick tasks. Evaluation always uses
     the default reward."""
+    frames: FrameConfig = field(default_factory=FrameConfig)
 
     @property
     def options(self) -> tuple[Setting, ...]:
@@ -68,15 +71,24 @@ class EnvPool:
         return tuple((dict(weights) | dict(self.settings)).items())
 
     @property
+    def layout(self) -> EnvPoolLayout:
+        """Conversion of observations and actions."""
+        return _layout(self.id, self.settings, self.slim_assets)
+
+    @property
     def spec(self) -> EnvSpec:
         """The spec; builds no simulator, except two small ones for tasks with privileged observations."""
         _ = self.options  # raises BadInput; weights of the reward do not change the layout
-        layout = _layout(self.id, self.settings, self.slim_assets)
-        return EnvSpec(self.id, dict(layout.converter.fields), layout.action, self.envs, layout.episode_limit)
+        layout = self.layout
+        fields, limit = dict(layout.converter.fields), layout.episode_limit
+        actions = layout.actions.spec
+        return self.frames.spec(EnvSpec(self.id, fields, actions, self.envs, limit, layout.omitted))
 
     def make(self, seed: int, device: str = "cpu") -> VectorEnv:
         """Build the simulators, guarded against non-finite rows. Raises SetupProblem if EnvPool fails."""
-        return EnvGuard(EnvPoolEnv(self, seed, device))
+        with env_call(self.id, "__init__"):
+            pool = EnvPoolEnv(dataclasses.replace(self, frames=FrameConfig()), seed, device)
+        return EnvGuard(self.frames.wrap(pool, background=True))
 
     def with_envs(self, envs: int) -> Self:
         """Return a copy of this config with `envs` envs."""
@@ -97,12 +109,10 @@ class EnvPoolLayout:
     """Observations, actions and asset path of one task, derived from EnvPool's spec."""
 
     converter: ObsConverter
-    action: Continuous | Discrete
-    bounds: ActionBounds | None  # None if the actions are discrete
-    action_shape: tuple[int, ...]
-    min_action: int  # EnvPool's number for discrete action 0
+    actions: ActionConverter
     episode_limit: int | None
     base_path: str  # directory of the task's assets
+    omitted: tuple[str, ...]  # observations that `converter` leaves out
 
 
 class EnvPoolEnv:
@@ -135,12 +145,7 @@ class EnvPoolEnv:
 
     def send(self, action: Tensor) -> None:
         """Start a step and return at once."""
-        layout = self._layout
-        if layout.bounds is None:
-            raw_action = action.detach().cpu().numpy().astype(np.int32) + layout.min_action
-        else:
-            raw_action = layout.bounds.rescale(action).reshape(self.spec.envs, *layout.action_shape)
-        self.pool.send(raw_action)
+        self.pool.send(self._layout.actions.to_env(action))
 
     def recv(self) -> Step:
         """Wait for the step that the last `send` started and return its result."""
@@ -219,17 +224,8 @@ def _layout(id: str, settings: tuple[Setting, ...], slim_assets: bool) -> EnvPoo
         arrays = _skip_copied_state(arrays, id, {**dict(settings), "base_path": base_path})
     converter = ObsConverter(assign_names(arrays), id)
     limit = config.max_episode_steps if 0 < config.max_episode_steps < 2**31 - 1 else None
-    space = spec.gymnasium_action_space
-    kind = type(space).__name__
-    if kind == "Discrete":
-        return EnvPoolLayout(converter, Discrete(int(space.n)), None, (), int(space.start), limit, base_path)
-    if kind != "Box" or not np.issubdtype(space.dtype, np.floating):
-        raise BadInput(
-            f"The action space of '{id}' is {space}; "
-            "Troop supports one floating-point Box or one Discrete space."
-        )
-    bounds = ActionBounds.from_box(space.low, space.high)
-    return EnvPoolLayout(converter, bounds.spec, bounds, space.shape, 0, limit, base_path)
+    actions = convert_action_space(spec.gymnasium_action_space, id, np.int32)
+    return EnvPoolLayout(converter, actions, limit, base_path, omitted_keys(module))
 
 
 def _skip_copied_state(arrays: list[ObsArray], id: str, options: dict[str, Any]) -> list[ObsArray]:

@@ -31,9 +31,16 @@ def observation_arrays(spec: Any, module: str) -> list[ObsArray]:  # noqa: ANN40
         frames = int(spec.config.stack_num)
         return [replace(x, stack=frames) if x.encoding == "image" else x for x in arrays]
     if module == "envpool.minigrid":
-        # The mission is a text, which no network in Troop reads; most tasks have only one.
-        return [_categorical(x) for x in arrays if x.path != ("mission",)]
+        return [_categorical(x) for x in arrays if not x.path or x.path[0] not in omitted_keys(module)]
     return arrays
+
+
+def omitted_keys(module: str) -> tuple[str, ...]:
+    """Return the keys of observations that no network in Troop reads.
+
+    MiniGrid's mission is a text; most tasks have only one.
+    """
+    return ("mission",) if module == "envpool.minigrid" else ()
 
 
 def _categorical(array: ObsArray) -> ObsArray:

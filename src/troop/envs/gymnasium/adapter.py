@@ -1,28 +1,33 @@
 """Gymnasium envs as a VectorEnv, in each of Gymnasium's three autoreset modes.
 
-The arrays of a nested observation are concatenated in the order of the space's keys, except for a top-level
+The vectors of a nested observation are concatenated in the order of the space's keys, except for a top-level
 key `privileged`, which keeps its name. Discrete observations are one-hot encoded, images become channels
-first. Action boxes are flattened.
+first; next to images, every array keeps its own name. Action boxes are flattened, combinations of several
+discrete actions are numbered.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from troop.core.config import bounded
-from troop.core.env import Continuous, Discrete, EnvSpec, Obs, Step, VectorEnv
+from troop.core.env import EnvSpec, Obs, Step, VectorEnv
+from troop.core.env_calls import env_call
 from troop.core.errors import BadInput, SetupProblem
-from troop.envs.actions import ActionBounds
+from troop.core.memory import resident_bytes
+from troop.envs.actions import ActionConverter, convert_action_space
+from troop.envs.frames import FrameConfig
 from troop.envs.guard import EnvGuard
-from troop.envs.gymnasium.spaces import convert_action_space, observation_arrays
+from troop.envs.gymnasium.spaces import observation_arrays
 from troop.envs.gymnasium.user_envs import find_constructor
+from troop.envs.gymnasium.workers import EnvWorkers
 from troop.envs.observations import ObsConverter, assign_names
 from troop.envs.seeding import hash_seed
 from troop.envs.settings import Setting
@@ -41,20 +46,40 @@ class Gymnasium:
     """Envs that step together."""
     autoreset: Literal["next_step", "same_step", "disabled"] = "same_step"
     """Autoreset mode of the Gymnasium vector env."""
-    vectorize: Literal["sync", "async"] = "sync"
-    """async runs each env in its own process."""
+    workers: int = bounded(0, low=0, high=1024)
+    """Processes that step the envs between them; 0: this process. A worker whose env hangs, raises or dies is
+    replaced, and new episodes begin in its envs."""
     settings: tuple[Setting, ...] = ()
-    """Keyword arguments of the env as name and value."""
+    """Keyword arguments of the env as name and value; --env.NAME VALUE sets one."""
+    worker_limit_s: float = bounded(60.0, above=0)
+    """Seconds that a worker has for a step or a reset; it is replaced after that."""
+    frames: FrameConfig = field(default_factory=FrameConfig)
+
+    removed_fields: ClassVar[tuple[str, ...]] = ("vectorize",)  # accepted in the config.json of older runs
+    code_fields: ClassVar[tuple[str, ...]] = ("id",)
+
+    @property
+    def layout(self) -> GymnasiumLayout:
+        """Conversion of observations and actions."""
+        return _layout(self.id, self.settings)
 
     @property
     def spec(self) -> EnvSpec:
         """The spec, read from one instance of the env."""
-        layout = _layout(self.id, self.settings)
-        return EnvSpec(self.id, dict(layout.converter.fields), layout.action, self.envs, layout.episode_limit)
+        layout = self.layout
+        fields, limit = dict(layout.converter.fields), layout.episode_limit
+        return self.frames.spec(EnvSpec(self.id, fields, layout.actions.spec, self.envs, limit))
+
+    @property
+    def first_copy_bytes(self) -> int:
+        """Resident memory of one copy and of the libraries that it loads: more than another copy takes."""
+        return _layout(self.id, self.settings).resident_bytes
 
     def make(self, seed: int, device: str = "cpu") -> VectorEnv:
         """Build the envs, guarded against non-finite rows. Raises SetupProblem if they cannot start."""
-        return EnvGuard(GymnasiumEnv(self, seed, device))
+        with env_call(self.id, "__init__"):
+            env = GymnasiumEnv(dataclasses.replace(self, frames=FrameConfig()), seed, device)
+        return EnvGuard(self.frames.wrap(env))
 
     def with_envs(self, envs: int) -> Self:
         """Return a copy of this config with `envs` envs."""
@@ -70,11 +95,9 @@ class GymnasiumLayout:
     """Observations and actions of one env, derived from its spaces."""
 
     converter: ObsConverter
-    action: Continuous | Discrete
-    bounds: ActionBounds | None  # None if the actions are discrete
-    action_shape: tuple[int, ...]
-    min_action: int  # Gymnasium's number for discrete action 0
+    actions: ActionConverter
     episode_limit: int | None
+    resident_bytes: int  # of the first copy, with the libraries that it loads
 
 
 class GymnasiumEnv:
@@ -89,6 +112,8 @@ class GymnasiumEnv:
         self.device = torch.device(device)
         self._layout = _layout(cfg.id, cfg.settings)
         self.vector: Any = _make_vector(cfg)
+        self._workers = self.vector if isinstance(self.vector, EnvWorkers) else None
+        self.notes: list[str] = self._workers.notes if self._workers else []
         self._ended = np.zeros(cfg.envs, dtype=bool)  # next_step mode: envs that the next step resets
         self._action: np.ndarray | None = None
 
@@ -98,30 +123,29 @@ class GymnasiumEnv:
         raw, _ = self.vector.reset(seed=[first_seed + i for i in range(self.cfg.envs)])
         obs = self._layout.converter.convert(raw, self.device)
         self._ended = np.zeros(self.cfg.envs, dtype=bool)
+        self._take_lost()
         false = torch.zeros(self.cfg.envs, dtype=torch.bool, device=self.device)
         return Step(obs, obs, torch.zeros(self.cfg.envs, device=self.device), false, false, false)
 
     def send(self, action: Tensor) -> None:
-        """Start a step; `async` envs step in the background, `sync` envs step in `recv`."""
-        layout = self._layout
-        if layout.bounds is None:
-            raw_action = action.detach().cpu().numpy().astype(np.int64) + layout.min_action
-        else:
-            raw_action = layout.bounds.rescale(action).reshape(self.cfg.envs, *layout.action_shape)
-        if self.cfg.vectorize == "async":
-            self.vector.step_async(raw_action)
+        """Start a step; workers step in the background, envs of this process step in `recv`."""
+        raw_action = self._layout.actions.to_env(action)
         self._action = raw_action
+        if self._workers is not None:
+            self._workers.step_async(raw_action)
 
     def recv(self) -> Step:
         """Return the result of the last `send`. Raises BadInput if there was none."""
         if self._action is None:
             raise BadInput(f"recv() of env '{self.cfg.id}' was called without a send() before it.")
-        is_async = self.cfg.vectorize == "async"
-        result = self.vector.step_wait() if is_async else self.vector.step(self._action)
+        workers = self._workers
+        result = workers.step_wait() if workers is not None else self.vector.step(self._action)
         self._action = None
         raw, reward, terminated, truncated, info = result
-        was_reset = self._ended
+        lost = self._take_lost()
+        was_reset = self._ended | lost
         done = terminated | truncated
+        terminated, truncated = terminated & ~lost, truncated & ~lost
         # If an episode terminates in the very step of the time limit, it counts as terminated.
         truncated = truncated & ~terminated
         obs = next_obs = self._layout.converter.convert(raw, self.device)
@@ -133,10 +157,19 @@ class GymnasiumEnv:
             obs,
             next_obs,
             torch.from_numpy(np.where(was_reset, 0, reward).astype(np.float32)).to(self.device),
-            torch.from_numpy(terminated.copy()).to(self.device),
+            torch.from_numpy(terminated).to(self.device),
             torch.from_numpy(truncated).to(self.device),
             torch.from_numpy(~was_reset).to(self.device),
+            int(lost.sum()),
         )
+
+    def _take_lost(self) -> np.ndarray:
+        """Return and clear bool [N]: rows whose worker was replaced."""
+        lost = np.zeros(self.cfg.envs, dtype=bool)
+        if self._workers is not None:
+            lost |= self._workers.lost
+            self._workers.lost[:] = False
+        return lost
 
     def step(self, action: Tensor) -> Step:
         """`send` followed by `recv`."""
@@ -150,6 +183,8 @@ class GymnasiumEnv:
         mask[indices] = True
         raw, _ = self.vector.reset(options={"reset_mask": mask})
         self._ended = self._ended & ~mask
+        if self._workers is not None:
+            self._workers.lost &= ~mask
         index = torch.from_numpy(indices).to(self.device)
         return {name: x[index] for name, x in self._layout.converter.convert(raw, self.device).items()}
 
@@ -191,26 +226,29 @@ def registered_ids() -> list[str]:
 
 
 def _make_vector(cfg: Gymnasium) -> Any:  # noqa: ANN401
-    from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+    from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+    from troop.envs.gymnasium.checks import CheckedEnv  # imports Gymnasium
 
     constructor = find_constructor(cfg.id, cfg.settings)
-    mode = AutoresetMode[cfg.autoreset.upper()]
     try:
+        if cfg.workers:
+            return EnvWorkers(cfg.id, cfg.settings, cfg.envs, cfg.autoreset, cfg.workers, cfg.worker_limit_s)
+        makers = [lambda: CheckedEnv(constructor(), cfg.id)] * cfg.envs
         # Tensors of a Step share memory with the returned arrays, so Gymnasium must return copies.
-        return (AsyncVectorEnv if cfg.vectorize == "async" else SyncVectorEnv)(
-            [constructor] * cfg.envs, copy=True, autoreset_mode=mode
-        )
+        return SyncVectorEnv(makers, copy=True, autoreset_mode=AutoresetMode[cfg.autoreset.upper()])
     except (OSError, MemoryError, EOFError) as error:
         raise SetupProblem(f"Gymnasium cannot start {cfg.envs} envs of '{cfg.id}': {error}") from error
 
 
 @lru_cache(maxsize=64)
 def _layout(id: str, settings: tuple[Setting, ...]) -> GymnasiumLayout:
+    before = resident_bytes()
     env = find_constructor(id, settings)()
     try:
         converter = ObsConverter(assign_names(observation_arrays(env.observation_space, id)), id)
-        action, bounds, min_action = convert_action_space(env.action_space, id)
         limit = getattr(env.spec, "max_episode_steps", None)
-        return GymnasiumLayout(converter, action, bounds, tuple(env.action_space.shape), min_action, limit)
+        size = max(0, resident_bytes() - before)
+        return GymnasiumLayout(converter, convert_action_space(env.action_space, id), limit, size)
     finally:
         env.close()

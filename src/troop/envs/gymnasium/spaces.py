@@ -1,4 +1,4 @@
-"""Translation of Gymnasium's observation and action spaces."""
+"""Translation of Gymnasium's observation spaces."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from troop.core.env import OBS, PRIVILEGED, Continuous, Discrete
+from troop.core.env import ACTION_MASK, OBS, PRIVILEGED
 from troop.core.errors import BadInput
-from troop.envs.actions import ActionBounds
 from troop.envs.images import looks_like_image
 from troop.envs.observations import ObsArray
 
@@ -17,12 +16,12 @@ from troop.envs.observations import ObsArray
 def observation_arrays(space: Any, id: str, path: tuple[str | int, ...] = ()) -> list[ObsArray]:  # noqa: ANN401
     """Return the arrays of an observation space in the order of its keys.
 
-    Arrays below a top-level key `privileged` get that name, all others `obs`. Raises BadInput for an
-    unsupported space.
+    Arrays below a top-level key `privileged` or `action_mask` get that name, all others `obs`. Raises
+    BadInput for an unsupported space.
     """
     from gymnasium import spaces
 
-    name = PRIVILEGED if path[:1] == (PRIVILEGED,) else OBS
+    name = str(path[0]) if path[:1] in ((PRIVILEGED,), (ACTION_MASK,)) else OBS
     if isinstance(space, spaces.Dict):
         return [array for key in space for array in observation_arrays(space[key], id, (*path, key))]
     if isinstance(space, spaces.Tuple):
@@ -44,21 +43,3 @@ def observation_arrays(space: Any, id: str, path: tuple[str | int, ...] = ()) ->
 
 def _is_image(space: Any, only_array: bool) -> bool:  # noqa: ANN401
     return looks_like_image(space.shape, space.dtype, space.low, space.high, only_array)
-
-
-def convert_action_space(space: Any, id: str) -> tuple[Continuous | Discrete, ActionBounds | None, int]:  # noqa: ANN401
-    """Return (action spec, bounds, Gymnasium's number for discrete action 0) of an action space.
-
-    The bounds are None for discrete actions. Raises BadInput for an unsupported space.
-    """
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Discrete):
-        return Discrete(int(space.n)), None, int(space.start)
-    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        bounds = ActionBounds.from_box(space.low, space.high)
-        return bounds.spec, bounds, 0
-    raise BadInput(
-        f"The action space of env '{id}' is {space}; "
-        "Troop supports one floating-point Box or one Discrete space."
-    )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-import traceback
+import inspect
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 from troop.core.config import suggest
 from troop.core.errors import BadInput, SetupProblem, TroopError
+from troop.core.user_code import absolute_name, describe, import_module, is_code_name, split
 from troop.envs.settings import Setting
 from troop.envs.unknown_env import unknown_env
 
@@ -27,21 +25,18 @@ class EnvConstructor:
         """Build the env. Raises BadInput if the constructor fails, SetupProblem if a package is missing."""
         import gymnasium
 
-        module_name, colon, name = self.id.partition(":")
-        module = _import(module_name) if colon else None
+        constructor = find_class_or_function(self.id)
         arguments: dict[str, Any] = dict(self.settings)
         try:
-            if (name if colon else self.id) in gymnasium.registry:
-                return gymnasium.make(name if colon else self.id, **arguments)
-            if module is not None and callable(constructor := getattr(module, name, None)):
-                return _require_env(constructor(**arguments), self.id)
+            if constructor is None:
+                return gymnasium.make(_registered_id(self.id), **arguments)
+            return _require_env(constructor(**arguments), self.id)
         except TroopError:
             raise
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
             raise SetupProblem(f"Env '{self.id}' needs a package that is not installed: {error}") from error
         except Exception as error:  # the user's constructor may raise anything
-            raise BadInput(f"Env '{self.id}' cannot be built: {_describe(error)}") from error
-        raise _unknown(self.id, module)
+            raise BadInput(f"Env '{self.id}' cannot be built: {describe(error)}") from error
 
 
 def find_constructor(id: str, settings: tuple[Setting, ...]) -> EnvConstructor:
@@ -49,13 +44,88 @@ def find_constructor(id: str, settings: tuple[Setting, ...]) -> EnvConstructor:
 
     Raises BadInput if the module cannot be imported or has no such env.
     """
+    find_class_or_function(id)
+    return EnvConstructor(id, settings)
+
+
+def find_class_or_function(id: str) -> Any:  # noqa: ANN401 - a class or function; None for a registered id
+    """Return what builds the env `id`: a subclass of gymnasium.Env, a function, or None if it is registered.
+
+    Imports the module that `id` names. Raises BadInput for anything else, before it is called.
+    """
     import gymnasium
 
-    module_name, colon, name = id.partition(":")
-    module = _import(module_name) if colon else None
-    if (name if colon else id) not in gymnasium.registry and not callable(getattr(module, name, None)):
-        raise _unknown(id, module)
-    return EnvConstructor(id, settings)
+    if ":" not in id:
+        if id not in gymnasium.registry:
+            raise unknown_env(id, gymnasium.registry)
+        return None
+    module_name, name = split(id)
+    module = import_module(module_name)
+    if name in gymnasium.registry:
+        return None
+    found = getattr(module, name, None)
+    if inspect.isclass(found):
+        if not issubclass(found, gymnasium.Env):
+            raise BadInput(
+                f"'{id}' is a class but no subclass of gymnasium.Env; derive it from gymnasium.Env."
+            )
+        return found
+    if inspect.isfunction(found):
+        return found
+    classes = [key for key, value in vars(module).items() if isinstance(value, type)]
+    similar = suggest(name, [*classes, *gymnasium.registry], 1)
+    hint = f"; did you mean '{similar[0]}'?" if similar else "."
+    raise BadInput(
+        f"Module '{module_name}' neither registers an env '{name}' nor defines a class or function of that "
+        f"name{hint}"
+    )
+
+
+def constructor_parameters(id: str) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of the env's constructor, and those of gymnasium.make for a registered id."""
+    import gymnasium
+    from gymnasium.envs.registration import load_env_creator
+
+    constructor = find_class_or_function(id)
+    extra: dict[str, inspect.Parameter] = {}
+    if constructor is None:
+        constructor = gymnasium.spec(_registered_id(id)).entry_point
+        constructor = load_env_creator(constructor) if isinstance(constructor, str) else constructor
+        make = inspect.signature(gymnasium.make).parameters
+        extra = {name: make[name] for name in ("max_episode_steps", "disable_env_checker")}
+    return extra | dict(inspect.signature(constructor).parameters)
+
+
+def check_stored_env(id: str, allow: Iterable[str]) -> None:
+    """Raise BadInput unless a run directory may name the env `id`, whose module the user has allowed.
+
+    A function is called only if it is annotated to return a gymnasium.Env, or allowed by its full name:
+    otherwise the file could call any function of the module, with any arguments.
+    """
+    import gymnasium
+
+    if ":" not in id:
+        return
+    found = find_class_or_function(id)
+    if found is None or inspect.isclass(found) or absolute_name(id) in map(_absolute, allow):
+        return
+    try:
+        result = get_type_hints(found).get("return")
+    except Exception:  # an annotation that cannot be resolved
+        result = None
+    if not (inspect.isclass(result) and issubclass(result, gymnasium.Env)):
+        raise BadInput(
+            f"'{id}' is a function that is not annotated to return a gymnasium.Env; annotate it, or allow it "
+            f"by its full name with --allow {id}."
+        )
+
+
+def _absolute(name: str) -> str:
+    return absolute_name(name) if is_code_name(name) else name
+
+
+def _registered_id(id: str) -> str:
+    return split(id)[1] if ":" in id else id
 
 
 def _require_env(env: Any, id: str) -> Any:  # noqa: ANN401
@@ -64,42 +134,3 @@ def _require_env(env: Any, id: str) -> Any:  # noqa: ANN401
     if not isinstance(env, gymnasium.Env):
         raise BadInput(f"'{id}' returned a {type(env).__name__}; it must return a gymnasium.Env.")
     return env
-
-
-def _import(name: str) -> ModuleType:
-    directory = os.getcwd()
-    if directory not in sys.path:  # as with `python -m`, modules in the working directory can be imported
-        sys.path.insert(0, directory)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise BadInput(
-                f"There is no module '{name}' in '{directory}' or among the installed packages."
-            ) from error
-        raise BadInput(f"Module '{name}' cannot be imported: {_describe(error)}") from error
-    except Exception as error:  # the user's module may raise anything
-        raise BadInput(f"Module '{name}' cannot be imported: {_describe(error)}") from error
-
-
-def _describe(error: BaseException) -> str:
-    """Return type, message, file and line of an error of the user's code."""
-    if isinstance(error, SyntaxError):
-        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})."
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
-    location = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{location}."
-
-
-def _unknown(id: str, module: ModuleType | None) -> BadInput:
-    import gymnasium
-
-    if module is None:
-        return unknown_env(id, gymnasium.registry)
-    name = id.partition(":")[2]
-    classes = [key for key, value in vars(module).items() if isinstance(value, type)]
-    similar = suggest(name, [*classes, *gymnasium.registry], 1)
-    hint = f"; did you mean '{similar[0]}'?" if similar else "."
-    return BadInput(
-        f"Module '{module.__name__}' neither registers an env '{name}' nor defines a class of that name{hint}"
-    )

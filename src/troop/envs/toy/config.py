@@ -8,9 +8,10 @@ from typing import Literal, Self
 
 from troop.core.config import bounded, suggest
 from troop.core.env import OBS, PRIVILEGED, Continuous, Discrete, EnvSpec, Field, VectorEnv
+from troop.core.env_calls import env_call
 from troop.core.errors import BadInput
 from troop.envs.guard import EnvGuard
-from troop.envs.toy.envs import Chain, Clock, Countdown, Faulty, PointMass, Sleepy
+from troop.envs.toy.envs import Chain, Clock, Countdown, Faulty, PointMass, Reach, Recall, Sleepy
 
 Autoreset = Literal["same_step", "next_step"]
 Fault = Literal["nan_obs", "inf_obs", "nan_reward", "inf_reward"]
@@ -40,16 +41,20 @@ class Toy:
     @property
     def spec(self) -> EnvSpec:
         """The spec. Raises BadInput for an unknown name."""
-        obs = {OBS: Field((_toy_env(self.id).obs_width(self),))}
+        env = _toy_env(self.id)
+        obs = {OBS: env.obs_field(self)}
         if self.privileged:
             obs[PRIVILEGED] = Field((1,))
-        action = Discrete(2) if self.discrete else Continuous(1)
-        limit = None if self.id == "Countdown" else _toy_env(self.id).time_limit(self)
+        if self.discrete and env.action_size > 1:
+            raise BadInput(f"--env.discrete is set, but toy:{self.id} has only continuous actions.")
+        action = Discrete(2) if self.discrete else Continuous(env.action_size)
+        limit = None if self.id in ("Countdown", "Recall") else env.time_limit(self)
         return EnvSpec(f"toy:{self.id}", obs, action, self.envs, limit)
 
     def make(self, seed: int, device: str = "cpu") -> VectorEnv:
         """Build the env, guarded against non-finite rows."""
-        return EnvGuard(_toy_env(self.id)(self, seed, device))
+        with env_call(self.id, "__init__"):
+            return EnvGuard(_toy_env(self.id)(self, seed, device))
 
     def with_envs(self, envs: int) -> Self:
         """Return a copy of this config with `envs` envs."""
@@ -61,7 +66,7 @@ class Toy:
 
 
 TOY_ENVS: dict[str, type[Clock]] = {
-    env.__name__: env for env in (Clock, Countdown, Chain, PointMass, Faulty, Sleepy)
+    env.__name__: env for env in (Clock, Countdown, Chain, PointMass, Reach, Recall, Faulty, Sleepy)
 }
 
 

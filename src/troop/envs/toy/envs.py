@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from troop.core.env import OBS, PRIVILEGED, Obs, Step
+from troop.core.env import OBS, PRIVILEGED, Field, Obs, Step
 from troop.core.errors import BadInput
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ class Clock:
     Other toy envs override `obs_width`, `time_limit`, `init_rows`, `observe` and `advance`.
     """
 
+    action_size = 1  # number of continuous actions
+    state_size = 2
+
     def __init__(self, cfg: Toy, seed: int, device: str) -> None:
         self.cfg = cfg
         self.spec = cfg.spec
@@ -33,7 +36,7 @@ class Clock:
         # One generator per row: restarting a row does not change the random numbers of the others.
         self.generators = [torch.Generator().manual_seed(seed * 1_000_003 + i) for i in range(self.cfg.envs)]
         self.elapsed = torch.zeros(self.cfg.envs, dtype=torch.int64)
-        self.state = torch.zeros(self.cfg.envs, 2)
+        self.state = torch.zeros(self.cfg.envs, self.state_size)
         self.ended = torch.zeros(self.cfg.envs, dtype=torch.bool)  # next_step: rows that the next step resets
         self.steps_since_reset = 0
 
@@ -41,6 +44,11 @@ class Clock:
     def obs_width(cfg: Toy) -> int:
         """Return the number of columns of `obs`."""
         return 1
+
+    @classmethod
+    def obs_field(cls, cfg: Toy) -> Field:
+        """Return shape and dtype of `obs`."""
+        return Field((cls.obs_width(cfg),))
 
     @staticmethod
     def time_limit(cfg: Toy) -> int:
@@ -55,7 +63,10 @@ class Clock:
         return (self.elapsed.float() / self.cfg.limit).unsqueeze(1)
 
     def advance(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Update the state of every row with `action` [N] in [-1, 1]; return (reward [N], terminated [N])."""
+        """Update the state of every row; return (reward [N], terminated [N]).
+
+        `action` is [N], or [N, action_size] where that is above 1, in [-1, 1].
+        """
         return torch.ones(self.cfg.envs), torch.zeros(self.cfg.envs, dtype=torch.bool)
 
     def reset(self, seed: int) -> Step:
@@ -78,7 +89,8 @@ class Clock:
         if self.cfg.discrete:
             action = (self._action * 2 - 1).float()
         else:
-            action = self._action[:, 0].clamp(-1, 1).float()
+            action = self._action.clamp(-1, 1).float()
+            action = action[:, 0] if self.action_size == 1 else action
         self._action = None
         self.steps_since_reset += 1
         old_elapsed, old_state = self.elapsed.clone(), self.state.clone()
@@ -163,6 +175,40 @@ class Countdown(Clock):
         return torch.ones(self.cfg.envs), self.state[:, 0] <= 0
 
 
+class Recall(Clock):
+    """A cue of -1 or 1 at the first step; reward 1 if the action of the last step has its sign, else -1.
+
+    In between the observation shows only the time: a policy without memory has the mean return 0.
+    """
+
+    state_size = 1
+
+    @staticmethod
+    def obs_width(cfg: Toy) -> int:
+        """Return 2: the cue, which is 0 after the first step, and elapsed steps / `limit`."""
+        return 2
+
+    @staticmethod
+    def time_limit(cfg: Toy) -> int:
+        """Return more than `limit`: episodes terminate."""
+        return cfg.limit + 1
+
+    def init_rows(self, rows: Tensor) -> None:
+        """Draw the cues of `rows`."""
+        for row in rows.tolist():
+            self.state[row] = 2 * torch.randint(2, (1,), generator=self.generators[row]) - 1
+
+    def observe(self) -> Tensor:
+        """Return the cue or 0, and the time."""
+        cue = torch.where(self.elapsed == 0, self.state[:, 0], 0.0)
+        return torch.stack((cue, self.elapsed.float() / self.cfg.limit), 1)
+
+    def advance(self, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Compare the last action with the cue."""
+        last = self.elapsed + 1 >= self.cfg.limit
+        return torch.where(last, torch.where(action * self.state[:, 0] > 0, 1.0, -1.0), 0.0), last
+
+
 class Chain(Clock):
     """A chain of `limit` positions: an action > 0 moves right, any other left.
 
@@ -218,6 +264,44 @@ class PointMass(Clock):
         self.state[:, 0] = (self.state[:, 0] + 0.1 * action).clamp(-1, 1)
         distance = self.state[:, 0] - self.state[:, 1]
         return 1 - distance.square(), torch.zeros(self.cfg.envs, dtype=torch.bool)
+
+
+class Reach(Clock):
+    """Steer a point to a goal in [-1, 1]^2; an action moves it by up to 0.25 along each axis.
+
+    The observation is an image [1, 24, 24] in which the point is bright and small, the goal dim and large.
+    The reward is 1 - the distance to the goal after the step, at least 0.
+    """
+
+    action_size, state_size = 2, 4
+    SIDE = 24
+    SPEED = 0.25
+    POINT, GOAL = (0.15, 255.0), (0.3, 120.0)  # radius, brightness at the centre
+
+    @classmethod
+    def obs_field(cls, cfg: Toy) -> Field:
+        """Return the image."""
+        return Field((1, cls.SIDE, cls.SIDE), torch.uint8)
+
+    def init_rows(self, rows: Tensor) -> None:
+        """Sample both coordinates of point and goal uniformly from [-1, 1]."""
+        for column in range(self.state_size):
+            self.state[rows, column] = self.sample_uniform(rows, -1, 1)
+
+    def observe(self) -> Tensor:
+        """Return the image; a blob's brightness falls linearly with the distance along each axis."""
+        pixels = torch.linspace(-1.2, 1.2, self.SIDE)
+        image = torch.zeros(self.cfg.envs, self.SIDE, self.SIDE)
+        for (radius, brightness), centre in ((self.POINT, self.state[:, :2]), (self.GOAL, self.state[:, 2:])):
+            x, y = (1 - (pixels - centre[:, k, None]).abs() / radius for k in (0, 1))
+            image += brightness * y.clamp_min(0).unsqueeze(2) * x.clamp_min(0).unsqueeze(1)
+        return image.clamp(max=255).to(torch.uint8).unsqueeze(1)
+
+    def advance(self, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Move, then compute the reward from the new distance to the goal."""
+        self.state[:, :2] = (self.state[:, :2] + self.SPEED * action).clamp(-1, 1)
+        distance = torch.linalg.vector_norm(self.state[:, :2] - self.state[:, 2:], dim=1)
+        return (1 - distance).clamp_min(0), torch.zeros(self.cfg.envs, dtype=torch.bool)
 
 
 class Faulty(Clock):

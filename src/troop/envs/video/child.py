@@ -13,8 +13,9 @@ import torch
 from troop.core.env import Step
 from troop.envs.envpool.adapter import EnvPool, EnvPoolEnv
 from troop.envs.envpool.catalog import modules
+from troop.envs.frames import FrameConfig
 from troop.envs.gymnasium.adapter import Gymnasium, GymnasiumEnv
-from troop.envs.video.pipe import read_message, write_message
+from troop.envs.pipe import read_message, write_message
 
 Render = Callable[[], np.ndarray]
 
@@ -55,7 +56,8 @@ def _is_mujoco(request: dict[str, Any]) -> bool:
 
 
 def _play(request: dict[str, Any], from_parent: IO[bytes], to_parent: IO[bytes]) -> None:
-    env, render = _build(request)
+    simulator, render = _build(request)
+    env = FrameConfig(**request["frames"]).wrap(simulator)
     step: Step = env.reset(request["seed"])
     total, count = 0.0, 0
     for count in range(1, request["steps"] + 1):

@@ -5,6 +5,7 @@ The env runs in a child process, because MuJoCo aborts the process if it cannot 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import subprocess
@@ -23,7 +24,7 @@ from troop.core.env import EnvConfig, Obs
 from troop.core.errors import BadInput, SetupProblem
 from troop.envs.envpool.adapter import EnvPool
 from troop.envs.gymnasium.adapter import Gymnasium
-from troop.envs.video.pipe import read_message, write_message
+from troop.envs.pipe import read_message, write_message
 
 NO_GL = (
     "cannot be rendered on this machine: MuJoCo needs OpenGL; install it with "
@@ -49,13 +50,15 @@ def record_video(
     steps: int | None = None,
     frames: int = 120,
     size: tuple[int, int] = (480, 360),
+    on_frame: Callable[[int, int], None] = lambda frame, step: None,
 ) -> EpisodeVideo:
     """Play and render one episode of `env.for_evaluation()`; `act` maps observations [1, ...] to an action.
 
     The episode ends at the latest after `steps` or the time limit of the env (1,000 steps if it has none).
     Renders at most `frames` frames, evenly spaced over that length: software rendering of a humanoid takes
-    0.7 s per frame. `size` is (width, height); Gymnasium envs use their own size. Raises SetupProblem if the
-    env cannot be rendered.
+    0.7 s per frame. `size` is (width, height); Gymnasium envs use their own size. `on_frame` is called after
+    each frame with its number, from 1, and the steps before it. Raises SetupProblem if the env cannot be
+    rendered.
     """
     if frames < 1:
         raise BadInput(f"frames is {frames}; a video needs at least 1.")
@@ -76,7 +79,7 @@ def record_video(
         )
         assert child.stdin is not None and child.stdout is not None
         try:
-            return _serve_actions(child.stdin, child.stdout, request, act)
+            return _serve_actions(child.stdin, child.stdout, request, act, on_frame)
         except (EOFError, BrokenPipeError) as error:
             child.wait(timeout=30)
             stderr.seek(0)
@@ -94,14 +97,19 @@ def record_video(
 def _env_request(env: EnvConfig) -> dict[str, Any]:
     if isinstance(env, EnvPool | Gymnasium):
         backend = "envpool" if isinstance(env, EnvPool) else "gymnasium"
-        return {"backend": backend, "id": env.id, "settings": [list(pair) for pair in env.settings]}
+        settings, frames = [list(pair) for pair in env.settings], dataclasses.asdict(env.frames)
+        return {"backend": backend, "id": env.id, "settings": settings, "frames": frames}
     raise SetupProblem(
         f"Env '{env.id}' cannot be rendered; videos are supported for EnvPool and Gymnasium envs."
     )
 
 
 def _serve_actions(
-    to_child: IO[bytes], from_child: IO[bytes], request: dict[str, Any], act: Callable[[Obs], Tensor]
+    to_child: IO[bytes],
+    from_child: IO[bytes],
+    request: dict[str, Any],
+    act: Callable[[Obs], Tensor],
+    on_frame: Callable[[int, int], None],
 ) -> EpisodeVideo:
     """Send the request, answer every observation with an action, and collect the frames."""
     write_message(to_child, request)
@@ -110,6 +118,7 @@ def _serve_actions(
         header, arrays = read_message(from_child)
         if header["kind"] == "frame":
             frames.append(arrays[0])
+            on_frame(len(frames), (len(frames) - 1) * int(request["stride"]))
         elif header["kind"] == "obs":
             obs = {name: torch.from_numpy(array) for name, array in zip(header["names"], arrays, strict=True)}
             with torch.no_grad():

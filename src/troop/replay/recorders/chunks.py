@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from troop.core.algorithm import Policy, PolicyOutput
-from troop.core.batch import NStep, Rollout
+from troop.core.batch import NStep, Rollout, State
 from troop.core.env import Obs, Step
 from troop.replay.recorders.initial_priority import ActedSteps, n_step_td_error
 from troop.replay.recorders.steps import StepRecorder
@@ -54,7 +54,7 @@ class ChunkRecorder:
         """The streams it records."""
         return self.steps.streams
 
-    def on_action(self, obs: Obs, output: PolicyOutput) -> None:
+    def on_action(self, obs: Obs, output: PolicyOutput, state: State = None, version: int = -1) -> None:
         """Record observation, action and value estimates."""
         self.steps.on_action(obs, output)
         self._policy_extras = output.extras

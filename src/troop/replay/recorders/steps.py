@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from troop.core.algorithm import PolicyOutput
-from troop.core.batch import Rollout
+from troop.core.batch import Rollout, State
 from troop.core.env import Obs, Step
 
 
@@ -18,7 +18,7 @@ class StepRecorder:
         self.obs: Obs = {}
         self.action = torch.empty(0)
 
-    def on_action(self, obs: Obs, output: PolicyOutput) -> None:
+    def on_action(self, obs: Obs, output: PolicyOutput, state: State = None, version: int = -1) -> None:
         """Record observation and action."""
         self.obs, self.action = obs, output.action
 

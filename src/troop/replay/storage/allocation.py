@@ -8,11 +8,11 @@ import tempfile
 from collections.abc import Callable
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor
 
 from troop.core.errors import BadInput, SetupProblem
+from troop.core.memory import free_memory
 
 Allocate = Callable[[tuple[int, ...], torch.dtype], Tensor]
 
@@ -29,7 +29,7 @@ def allocator(needed: int, device: str, directory: str, description: str) -> All
                 f"--system.replay-dir stores the replay in files and needs --device cpu, not {device}."
             )
         return _file_allocator(needed, directory, description)
-    free = torch.cuda.mem_get_info(kind)[0] if kind.type == "cuda" else psutil.virtual_memory().available
+    free = torch.cuda.mem_get_info(kind)[0] if kind.type == "cuda" else free_memory()
     if needed > free:
         cure = ", or store it on disk with --system.replay-dir" if kind.type == "cpu" else ""
         raise SetupProblem(

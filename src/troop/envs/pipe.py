@@ -1,4 +1,4 @@
-"""Messages between the video recorder and its child process: a JSON line, then raw arrays; no pickle."""
+"""Messages between a process and its child: a JSON line, then raw arrays; no pickle."""
 
 from __future__ import annotations
 

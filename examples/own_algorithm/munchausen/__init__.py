@@ -1,0 +1,1 @@
+"""Munchausen DQN as a package outside Troop: algorithm, network and recipe."""

@@ -1,0 +1,77 @@
+"""Calls of env methods: which thread is inside one and since when, and what a user's env raised.
+
+Env code is the only code of a run that Troop cannot trust to return. An engine reads `current_call` from
+another thread to report or end a call that lasts too long.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from types import TracebackType
+
+from troop.core.errors import TroopError
+from troop.core.locations import describe_error
+
+
+class EnvFailure(Exception):
+    """An env raised an exception; the message names env, method, exception, file and line.
+
+    It is not a TroopError: engines that restart roles treat it as the death of the role.
+    """
+
+
+@dataclass(frozen=True)
+class EnvCall:
+    """A call of an env method that has not returned yet."""
+
+    env: str
+    method: str
+    began: float  # time.monotonic()
+
+    def __str__(self) -> str:
+        return f"{self.method}() of env '{self.env}'"
+
+
+_calls: dict[int, EnvCall] = {}  # by thread
+_abandoned: set[int] = set()  # threads whose run was ended by another thread
+
+
+def current_call(thread_id: int) -> EnvCall | None:
+    """Return the outermost env call that a thread is in."""
+    return _calls.get(thread_id)
+
+
+def abandon(thread_id: int) -> None:
+    """Let a thread block for ever at the end of its env call, because another thread ends its run."""
+    _abandoned.add(thread_id)
+
+
+class env_call:  # noqa: N801 - a context manager, used like a function
+    """Marks the enclosed code as a call of `method` of the env `env`.
+
+    Raises EnvFailure for any exception of the env, SystemExit included. Errors of Troop, MemoryError,
+    KeyboardInterrupt and exceptions of engines, which are BaseExceptions, pass unchanged.
+    """
+
+    __slots__ = ("_call", "_outer", "_thread")
+
+    def __init__(self, env: str, method: str) -> None:
+        self._call, self._thread = EnvCall(env, method, time.monotonic()), threading.get_ident()
+
+    def __enter__(self) -> None:
+        self._outer = _calls.get(self._thread)
+        if self._outer is None:
+            _calls[self._thread] = self._call
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._thread in _abandoned:
+            time.sleep(3600)
+        if self._outer is None:
+            _calls.pop(self._thread, None)
+        passed = TroopError | EnvFailure | MemoryError
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, passed):
+            raise EnvFailure(f"{self._call} raised {describe_error(error)}") from error

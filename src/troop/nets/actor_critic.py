@@ -1,0 +1,101 @@
+"""ActorCritic: action distributions and state values, with or without a recurrent core."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from troop.nets.encoder import Inputs, ObservationEncoder
+from troop.nets.mlp import MLP, Activation, activate
+from troop.nets.recurrent import Core, CoreState, RecurrentCore
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig:
+    """Layers of an ActorCritic."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    activation: Activation = "tanh"
+    core: Core = "none"
+    core_size: int = 128
+    torso: str = "auto"
+    torso_features: int = 512
+
+
+class ActorCritic(nn.Module):
+    """Outputs of the action distribution [N, P] and values [N].
+
+    Vectors alone: separate networks for both, each with the `hidden` layers. With images: a convolutional
+    torso for each and a layer of `torso_features` over their features and all vectors, shared by two linear
+    heads. With a core: the first hidden layer in place of the torsos, the core, and two heads with the other
+    hidden layers. The value head also reads the privileged observation. Weights are orthogonal: gain sqrt(2),
+    0.01 for the policy's outputs, 1 for values.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        privileged: int,
+        outputs: int,
+        config: ActorCriticConfig,
+    ) -> None:
+        super().__init__()
+        self.config, hidden = config, config.hidden
+        self.encoder = ObservationEncoder(shapes, config.torso)
+        self.shared_layer: nn.Linear | None = None
+        features = self.encoder.features
+        if self.encoder.images:
+            self.shared_layer, features = nn.Linear(features, config.torso_features), config.torso_features
+            hidden = ()
+        elif config.core != "none":
+            self.shared_layer, features = nn.Linear(features, hidden[0]), hidden[0]
+            hidden = hidden[1:]
+        self.core: RecurrentCore | None = None
+        if config.core != "none":
+            self.core, features = RecurrentCore(config.core, features, config.core_size), config.core_size
+        self.actor = MLP(features, hidden, outputs, activation=config.activation)
+        self.critic = MLP(features + privileged, hidden, 1, activation=config.activation)
+        self._initialize()
+
+    def _initialize(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                nn.init.orthogonal_(module.weight, math.sqrt(2))
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        self.actor.init_orthogonal(0.01)
+        self.critic.init_orthogonal(1.0)
+
+    def encode(self, inputs: Inputs) -> Tensor:
+        """Return features [N, F] of the result of `encoder.select`."""
+        x: Tensor = self.encoder(inputs)
+        if self.shared_layer is None:
+            return x
+        x = self.shared_layer(x)
+        return functional.relu(x) if self.encoder.images else activate(x, self.config.activation)
+
+    def policy_outputs(self, features: Tensor) -> Tensor:
+        """Return the outputs of the action distribution, [N, P]."""
+        outputs: Tensor = self.actor(features)
+        return outputs
+
+    def values(self, features: Tensor, privileged: Tensor | None) -> Tensor:
+        """Return V [N]."""
+        if privileged is not None:
+            features = torch.cat((features, privileged), -1)
+        value: Tensor = self.critic(features).squeeze(-1)
+        return value
+
+    def unroll(self, features: Tensor, state: CoreState, started: Tensor) -> tuple[Tensor, CoreState]:
+        """Return outputs of the core [N, H] and its states [N, H] for features [N, F] of T x B steps.
+
+        `state` [B, H] precedes the first step; `started` [T, B] marks first observations of episodes.
+        """
+        assert self.core is not None
+        y, states = self.core(features.view(*started.shape, -1), state, started)
+        return y.flatten(0, 1), {name: x.flatten(0, 1) for name, x in states.items()}

@@ -1,0 +1,102 @@
+"""APPO: the settings of Sample Factory and of RLlib, and small networks found by measurement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from troop import envs
+from troop.algorithms import APPOConfig
+from troop.core.batch import Trajectory
+from troop.core.engine import Until
+from troop.engines import Processes
+from troop.engines.runtime import cores
+from troop.experiment import Experiment
+from troop.recipes.env import resolve_atari, resolve_env, with_threads
+from troop.recipes.recipe import Recipe, RecipeArgs
+from troop.systems import IMPALA
+
+DEFAULT_ENV = "CartPole-v1"
+FRAMES = 200_000_000  # four per env step
+
+# Sample Factory 2, its preset for Atari games run asynchronously: rollouts of 128, four passes over four
+# minibatches of 256 steps.
+ATARI: dict[str, Any] = {
+    "length": 128,
+    "epochs": 4,
+    "minibatches": 4,
+    "lr": 2.5e-4,
+    "eps": 1e-5,
+    "entropy_coef": 0.01,
+    "max_grad_norm": 0.5,
+    "normalize_rewards": False,  # they are clipped
+}
+# RLlib's IMPACT: rollouts of 50, target network, clip 0.4, lambda 1, gradient norm 40.
+IMPACT_ATARI: dict[str, Any] = {
+    "clip_against": "target",
+    "length": 50,
+    "epochs": 2,
+    "clip": 0.4,
+    "gae_lambda": 1.0,
+    "lr": 5e-4,
+    "entropy_coef": 0.01,
+    "max_grad_norm": 40.0,
+    "value_clip": 0.0,
+    "normalize_advantages": False,
+    "kl_coef": 1.0,
+    "normalize_rewards": False,
+}
+SMALL: dict[str, Any] = {
+    "length": 32,
+    "epochs": 2,
+    "minibatches": 2,
+    "gamma": 0.995,
+    "gae_lambda": 0.97,
+    "clip": 0.2,
+    "value_clip": 0.0,
+    "lr": 1e-3,
+    "max_grad_norm": 1.0,
+    "entropy_coef": 0.002,
+    "hidden": (128, 128),
+}
+IMPACT_SMALL: dict[str, Any] = SMALL | {
+    "clip_against": "target",
+    "clip": 0.4,
+    "kl_coef": 0.3,
+    "target_update_period": 4,
+}
+
+
+def appo(name: str, args: RecipeArgs, atari: dict[str, Any], small: dict[str, Any]) -> Experiment[Trajectory]:
+    """Return the published settings for Atari games, small networks for other tasks; one actor per core."""
+    actors = max(1, cores() - 1)
+    if envs.family(args.env or DEFAULT_ENV) == "atari":
+        env, settings, system = resolve_atari(args, 16), atari, IMPALA(actors, batch_size=8)
+        until = Until(env_steps=FRAMES // 4)
+    else:
+        env, _ = resolve_env(args, DEFAULT_ENV, 32)
+        settings, system, until = small, IMPALA(actors, batch_size=32), Until(minutes=10)
+    return Experiment(
+        with_threads(env, 1),
+        APPOConfig(**settings),
+        system,
+        Processes(),
+        until=until,
+        device=args.device,
+        recipe=name,
+    )
+
+
+def appo_behaviour(args: RecipeArgs) -> Experiment[Trajectory]:
+    """Return Sample Factory's kind."""
+    return appo("appo", args, ATARI, SMALL)
+
+
+def appo_impact(args: RecipeArgs) -> Experiment[Trajectory]:
+    """Return the kind with a target network."""
+    return appo("appo-impact", args, IMPACT_ATARI, IMPACT_SMALL)
+
+
+RECIPES = [
+    Recipe("appo", "APPO (Sample Factory): asynchronous PPO with V-trace", DEFAULT_ENV, appo_behaviour),
+    Recipe("appo-impact", "APPO with a target network (IMPACT, RLlib)", DEFAULT_ENV, appo_impact),
+]

@@ -1,0 +1,85 @@
+"""IMPALA: the paper's settings for Atari games, and small networks found by measurement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from troop import envs
+from troop.algorithms import ImpalaConfig
+from troop.core.batch import Trajectory
+from troop.core.engine import Until
+from troop.engines import Processes
+from troop.engines.runtime import cores
+from troop.experiment import Experiment
+from troop.recipes.env import resolve_atari, resolve_env, with_threads
+from troop.recipes.recipe import Recipe, RecipeArgs
+from troop.systems import IMPALA
+
+DEFAULT_ENV = "CartPole-v1"
+FRAMES = 200_000_000  # four per env step
+
+# Espeholt et al. 2018, table G.1: T 20, B 32, RMSProp 6e-4 with epsilon 0.01, entropy 0.01, gradient norm 40,
+# rewards clipped to [-1, 1], learning rate to 0 over 200 million frames.
+ATARI: dict[str, Any] = {"reward_clip": "abs_one", "anneal_steps": FRAMES // 4}
+# Small networks: Adam and means instead of sums, so that neither batch size nor length decides the step size;
+# rewards and observations are scaled, because those of the task are unknown.
+SMALL: dict[str, Any] = {
+    "length": 32,
+    "reduction": "mean",
+    "optimizer": "adam",
+    "lr": 1e-3,
+    "eps": 1e-5,
+    "max_grad_norm": 1.0,
+    "entropy_cost": 0.005,
+    "normalize_rewards": True,
+    "normalize_observations": True,
+    "hidden": (128, 128),
+}
+
+
+def impala(
+    name: str,
+    args: RecipeArgs,
+    atari: dict[str, Any],
+    small: dict[str, Any],
+    default_env: str = DEFAULT_ENV,
+) -> Experiment[Trajectory]:
+    """Return the paper's settings for Atari games, small networks for other tasks; one actor per core."""
+    actors = max(1, cores() - 1)
+    if envs.family(args.env or default_env) == "atari":
+        env, settings, system = resolve_atari(args, 16), ATARI | atari, IMPALA(actors, batch_size=32)
+        until = Until(env_steps=FRAMES // 4)
+    else:
+        env, _ = resolve_env(args, default_env, 16)
+        settings, system, until = SMALL | small, IMPALA(actors, batch_size=16), Until(minutes=10)
+    return Experiment(
+        with_threads(env, 1),
+        ImpalaConfig(**settings),
+        system,
+        Processes(),
+        until=until,
+        device=args.device,
+        recipe=name,
+    )
+
+
+def impala_shallow(args: RecipeArgs) -> Experiment[Trajectory]:
+    """Return IMPALA without memory."""
+    return impala("impala", args, {}, {})
+
+
+def impala_lstm(args: RecipeArgs) -> Experiment[Trajectory]:
+    """Return IMPALA with an LSTM of 256 units, 128 in small networks."""
+    return impala("impala-lstm", args, {"core": "lstm"}, {"core": "lstm", "core_size": 128})
+
+
+def impala_deep(args: RecipeArgs) -> Experiment[Trajectory]:
+    """Return IMPALA with the deep residual network, which takes images."""
+    return impala("impala-deep", args, {"net": "impala"}, {"net": "impala"}, "Pong-v5")
+
+
+RECIPES = [
+    Recipe("impala", "IMPALA (Espeholt et al. 2018): actors, queue, V-trace", DEFAULT_ENV, impala_shallow),
+    Recipe("impala-lstm", "IMPALA with a recurrent policy", DEFAULT_ENV, impala_lstm),
+    Recipe("impala-deep", "IMPALA with the deep residual network", "Pong-v5", impala_deep),
+]

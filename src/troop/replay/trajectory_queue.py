@@ -1,0 +1,77 @@
+"""TrajectoryQueue: trajectories in the order of arrival, each returned once."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from troop.core.batch import Trajectory, join_trajectories
+from troop.core.role import Metrics
+
+
+class TrajectoryQueue:
+    """Returns batches of env streams, oldest first.
+
+    Actors send while fewer than `capacity` streams wait (`wants_data`): what exceeds it is at most what they
+    have under way.
+    """
+
+    def __init__(self, capacity: int, name: str = "queue") -> None:
+        self.capacity, self.name = capacity, name
+        self._waiting: deque[Trajectory] = deque()
+
+    def __len__(self) -> int:
+        """Number of streams that wait."""
+        return sum(len(trajectory) for trajectory in self._waiting)
+
+    @property
+    def sample_age(self) -> float:
+        """0: rows are returned in the order of arrival."""
+        return 0.0
+
+    @property
+    def reward_scale(self) -> None:
+        """None: rewards are returned as they are."""
+        return None
+
+    def add(self, trajectory: Trajectory, /) -> None:
+        """Append the streams; they are never dropped, also beyond `capacity`."""
+        self._waiting.append(trajectory)
+
+    def wants_data(self) -> Literal[True] | None:
+        """Return True while fewer streams than `capacity` wait, else None."""
+        return True if len(self) < self.capacity else None
+
+    def sample(self, rows: int) -> Trajectory | None:
+        """Return the `rows` oldest streams; None while there are fewer."""
+        if len(self) < rows:
+            return None
+        parts: list[Trajectory] = []
+        missing = rows
+        while missing:
+            part = self._waiting.popleft()
+            if len(part) > missing:
+                columns = torch.arange(len(part), device=part.reward.device)
+                self._waiting.appendleft(part.columns(columns[missing:]))
+                part = part.columns(columns[:missing])
+            parts.append(part)
+            missing -= len(part)
+        return join_trajectories(parts)
+
+    def end_streams(self, streams: Tensor | None = None) -> None:
+        """Do nothing: a trajectory is complete in itself."""
+
+    def gauges(self) -> Metrics:
+        """Return the number of streams that wait and how many may."""
+        return {f"{self.name}/rows": len(self), f"{self.name}/capacity": self.capacity}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: what waits is as old as its policy."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> int:
+        """Return 0: nothing was saved."""
+        return 0

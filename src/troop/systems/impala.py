@@ -1,0 +1,77 @@
+"""IMPALA: Espeholt et al. 2018. Actors with lagged policies send trajectories to a learner through a queue.
+
+On the engine processes this is also the shape of TorchBeast's MonoBeast. docs/explanation/systems/impala.md
+has a diagram and the differences from the paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from troop.core.algorithm import AlgorithmConfig
+from troop.core.batch import Trajectory
+from troop.core.config import bounded
+from troop.core.env import EnvConfig
+from troop.core.program import Program, build, derive_seed
+from troop.core.system import RunSettings
+from troop.replay.trajectory_queue import TrajectoryQueue
+from troop.roles.actor import Actor
+from troop.roles.learner import Learner, LearnerConfig
+from troop.roles.weights import Weights
+from troop.systems.components import ActorConfig, add_evaluator, make_sampler, seeded_learner
+from troop.systems.devices import parse_devices
+from troop.systems.on_policy import trajectory_experience
+
+
+@dataclass(frozen=True)
+class IMPALA:
+    """Actors, trajectory queue, weights, learner and evaluator, each on its own host."""
+
+    actors: int = bounded(4, low=1, high=10_000)
+    """Number of actors; each steps --envs envs."""
+    batch_size: int = bounded(32, low=1)
+    """Env streams per update; an update learns from batch_size x length steps."""
+    queue_size: int = bounded(1, low=1)
+    """Batches that may wait for the learner; a full queue makes the actors wait."""
+    prefetch: int = bounded(1, low=0, high=100)
+    """Batches that the learner requests ahead."""
+    double_buffered: bool = True
+    """Actors with an even number of envs step them in two halves, acting for one half while the other
+    simulates."""
+    devices: str = ""
+    """Device of each role, such as learner=cuda:1,actor=cuda:0 or actor0=cuda:0. By default the learner uses
+    --device and actors use the CPU."""
+
+    def program(
+        self, algorithm: AlgorithmConfig[Trajectory], env: EnvConfig, settings: RunSettings
+    ) -> Program:
+        """Actors and learner call the queue and the weights; no role calls an actor or the learner."""
+        program, seed = Program("impala"), settings.seed
+        trajectory_experience(algorithm, program.name)
+        defaults = {"learner": settings.device} | {f"actor{i}": "cpu" for i in range(self.actors)}
+        devices = parse_devices(self.devices, defaults)
+        queue = program.add("queue", TrajectoryQueue, self.queue_size * self.batch_size)
+        weights = program.add("weights", Weights)
+        program.add(
+            "learner",
+            Learner,
+            build(seeded_learner, algorithm.algorithm, env.spec, seed, devices["learner"]),
+            queue,
+            weights,
+            LearnerConfig(self.batch_size, prefetch=max(1, self.prefetch), publish_every=1),
+            devices["learner"],
+        )
+        for i in range(self.actors):
+            config = ActorConfig(
+                derive_seed(seed, f"actor {i}"),
+                i * env.envs,
+                1,
+                algorithm.exploration,
+                actor_priorities=False,
+                double_buffered=self.double_buffered and not settings.deterministic,
+                device=devices[f"actor{i}"],
+            )
+            sampler = build(make_sampler, algorithm, env, config)
+            program.add(f"actor{i}", Actor, sampler, queue, weights, 0)
+        add_evaluator(program, algorithm, env, weights, settings)
+        return program

@@ -1,0 +1,82 @@
+"""OnPolicy: one role collects a rollout and learns from it, in turn, as PPO and A2C do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from troop.core.algorithm import Algorithm, AlgorithmConfig
+from troop.core.batch import Trajectory, TrajectorySpec
+from troop.core.config import bounded
+from troop.core.env import EnvConfig
+from troop.core.errors import BadInput
+from troop.core.program import Program, build, derive_seed
+from troop.core.system import RunSettings
+from troop.replay.recorders.trajectories import TrajectoryRecorder
+from troop.replay.trajectory_queue import TrajectoryQueue
+from troop.roles.collector import EnvFactory
+from troop.roles.staggered_starts import StaggeredMake
+from troop.roles.trainer import Trainer
+from troop.roles.update_schedule import UpdateSchedule
+from troop.systems.components import add_evaluator
+
+
+def trajectory_experience(algorithm: AlgorithmConfig[Trajectory], system: str) -> TrajectorySpec:
+    """Return the trajectories that the algorithm learns from; BadInput if it learns from transitions."""
+    experience = algorithm.experience
+    if not isinstance(experience, TrajectorySpec):
+        raise BadInput(
+            f"{type(algorithm).__name__} learns from n-step transitions, but the {system} system collects "
+            "trajectories; use PPO or A2C."
+        )
+    return experience
+
+
+@dataclass(frozen=True)
+class OnPolicy:
+    """A trainer and an evaluator."""
+
+    recreate_every: int = bounded(5_000, low=0)
+    """Vector steps after which the envs are recreated, so that a resumed run can restore them by repeating
+    their actions; 0: never, and a resumed run starts new episodes."""
+
+    stagger: bool = True
+    """Truncate the first episode of each env at a different time, so that the envs are in different phases
+    of their episodes."""
+
+    def program(
+        self, algorithm: AlgorithmConfig[Trajectory], env: EnvConfig, settings: RunSettings
+    ) -> Program:
+        """The evaluator pulls the policy from the trainer."""
+        program, device = Program("on-policy"), settings.device
+        learner = build(algorithm.algorithm, env.spec, device=device)
+        trainer = self.add_trainer(program, "trainer", algorithm, env, settings, learner)
+        add_evaluator(program, algorithm, env, trainer, settings, device)
+        return program
+
+    def add_trainer(
+        self,
+        program: Program,
+        name: str,
+        algorithm: AlgorithmConfig[Trajectory],
+        env: EnvConfig,
+        settings: RunSettings,
+        learner: Algorithm[Trajectory],
+    ) -> Trainer[Trajectory, Trajectory]:
+        """Add a node that collects rollouts and learns from each."""
+        experience = trajectory_experience(algorithm, program.name)
+        make_env = partial(env.make, device=settings.device)
+        return program.add(
+            name,
+            Trainer,
+            EnvFactory(
+                StaggeredMake(make_env) if self.stagger else make_env,
+                derive_seed(settings.seed, "train"),
+                self.recreate_every,
+            ),
+            learner,
+            build(TrajectoryRecorder, env.envs, experience),
+            build(TrajectoryQueue, env.envs),
+            algorithm.exploration,
+            UpdateSchedule(env.envs, 1.0),
+        )

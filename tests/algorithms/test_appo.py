@@ -1,0 +1,175 @@
+"""APPO: both kinds against independent versions, stale rows, and PPO as the special case of no lag."""
+
+import copy
+
+import pytest
+import torch
+
+from troop.algorithms import APPOConfig, PPOConfig
+from troop.algorithms.actor_critic_policy import evaluate_trajectory
+from troop.core.batch import join_trajectories
+from troop.envs import Toy
+from troop.functional.gae import with_final_values
+from troop.functional.vtrace import vtrace
+from troop.replay.recorders.trajectories import TrajectoryRecorder
+from troop.roles.collector import Collector, EnvFactory
+
+PLAIN = {"normalize_observations": False, "normalize_rewards": False, "hidden": (16,)}
+
+
+def rollout(config, env, behaviour=None, version=0, seed=0):
+    """Return a learner and a trajectory, of its own policy or of another one with the same layers."""
+    torch.manual_seed(seed)
+    learner = config.algorithm(env.spec)
+    policy = learner.policy if behaviour is None else behaviour(config, env)
+    recorder = TrajectoryRecorder(env.envs, config.experience)
+    collector = Collector(EnvFactory(env.make, 1), policy, recorder, config.exploration)
+    collector.version = version
+    trajectories = []
+    while not trajectories:
+        collector.send()
+        trajectories += collector.recv()[0]
+    return learner, trajectories[0]
+
+
+def shifted(config, env):
+    """Return a policy whose action probabilities differ clearly from those of a new one."""
+    policy = config.policy(env.spec)
+    with torch.no_grad():
+        for x in policy.net.actor.parameters():
+            x.add_(torch.randn_like(x) * 0.3)
+    return policy
+
+
+ENV = Toy("PointMass", 6, limit=5, discrete=True)
+
+
+def first_minibatch(learner, batch):
+    weight = batch.valid.float()
+    return next(learner.minibatches(batch, learner.rewards(batch), weight))
+
+
+def test_clip_ranges():
+    assert APPOConfig(clip=0.1).clip_range == pytest.approx((1 / 1.1, 1.1))
+    assert APPOConfig(clip=2.0).clip_range[0] > 0
+    assert APPOConfig(clip_against="target", clip=0.4).clip_range == pytest.approx((0.6, 1.4))
+
+
+def test_without_lag_the_gradient_of_the_first_epoch_is_that_of_ppo():
+    settings = {"length": 8, "epochs": 1, "minibatches": 1, "entropy_coef": 0.01, "value_coef": 0.5, **PLAIN}
+    learner, batch = rollout(APPOConfig(advantages="gae", value_clip=0.0, **settings), ENV)
+    ppo = PPOConfig(normalize_advantages="batch", **settings).algorithm(ENV.spec)
+    ppo.policy.load_state_dict(learner.policy.state_dict())
+    rows = ppo.prepare(batch)
+    expected, _, _ = ppo.value_and_grad(rows, torch.tensor(0.2))
+    minibatch = first_minibatch(learner, batch)
+    grads, _, metrics = learner.value_and_grad(minibatch)
+    kl, outside = metrics[3:5]
+    assert float(kl) == pytest.approx(0, abs=1e-6) and float(outside) == 0
+    for ours, theirs in zip(grads, expected, strict=True):  # the standard deviations differ in n and n - 1
+        assert torch.allclose(ours, theirs, rtol=0.02, atol=1e-5)
+
+
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+def test_behaviour_kind_matches_an_independent_version(autoreset):
+    env = Toy("PointMass", 6, limit=5, discrete=True, autoreset=autoreset)
+    config = APPOConfig(length=8, clip=0.1, value_clip=0.2, kl_coef=0.3, **PLAIN)
+    learner, batch = rollout(config, env, shifted)
+    minibatch = first_minibatch(learner, batch)
+    loss, _ = learner.loss(minibatch)
+
+    t = minibatch.trajectory
+    outputs, values, final = evaluate_trajectory(learner.policy, t)
+    mask, logits = t.valid.float(), outputs.log_softmax(-1).view(*t.reward.shape, -1)
+    log_prob = logits.gather(-1, t.action.unsqueeze(-1)).squeeze(-1)
+    ratio = (log_prob - t.extras["log_prob"]).exp()
+    assert float((ratio - 1).abs().max()) > 0.2  # the data are off-policy
+    with torch.no_grad():
+        successor = with_final_values(values, final, t.final_index)
+        v, advantage = vtrace(
+            ratio.log(), t.reward, t.discount, values[:-1] * mask, successor, mask * ~t.ended, 1, 1, 1, 0.95
+        )
+        chosen = advantage[t.valid]
+        advantage = (advantage - chosen.mean()) / chosen.std(correction=0)
+    clipped = ratio.clamp(0.05, 20).clamp(1 / 1.1, 1.1)
+    surrogate = torch.min(ratio.clamp(0.05, 20) * advantage, clipped * advantage)[t.valid].mean()
+    error = (values[:-1] - v).square()  # before the first step values are the old ones
+    entropy = -(logits.exp() * logits).sum(-1)[t.valid].mean()
+    expected = -surrogate + 0.5 * 0.5 * error[t.valid].mean() - 0.003 * entropy
+    assert float(loss) == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_target_kind_takes_ratio_and_corrections_against_the_target_network():
+    config = APPOConfig(
+        clip_against="target", length=8, clip=0.4, normalize_advantages=False, value_clip=0.0, **PLAIN
+    )
+    learner, batch = rollout(config, ENV, shifted)
+    with torch.no_grad():
+        for x in learner.target.net.actor.parameters():
+            x.add_(torch.randn_like(x) * 0.3)
+    minibatch = first_minibatch(learner, batch)
+    loss, (policy_loss, *_) = learner.loss(minibatch)
+
+    t, shape = minibatch.trajectory, batch.reward.shape
+    outputs, values, final = evaluate_trajectory(learner.policy, t)
+    target_outputs, _, _ = evaluate_trajectory(learner.target, t)
+    pi, pi_target = (
+        x.log_softmax(-1).view(*shape, -1).gather(-1, t.action.unsqueeze(-1)).squeeze(-1)
+        for x in (outputs, target_outputs)
+    )
+    mu = t.extras["log_prob"]
+    with torch.no_grad():
+        successor = with_final_values(values, final, t.final_index)
+        _, advantage = vtrace(
+            pi_target - mu, t.reward, t.discount, values[:-1], successor, 1.0 - t.ended.float(), 1, 1, 1, 0.95
+        )
+    ratio = (mu - pi_target).exp().clamp_max(2.0) * (pi - mu).exp()
+    surrogate = torch.min(ratio * advantage, ratio.clamp(0.6, 1.4) * advantage).mean()
+    assert float(policy_loss) == pytest.approx(-float(surrogate), abs=1e-5) and torch.isfinite(loss)
+
+
+def test_rows_of_old_policies_do_not_change_the_gradient():
+    config = APPOConfig(length=6, max_policy_lag=3, normalize_advantages=False, **PLAIN)
+    learner, fresh = rollout(config, ENV, version=10)
+    _, stale = rollout(config, ENV, shifted, version=2, seed=5)
+    learner.updates = 10
+    other = config.algorithm(ENV.spec)
+    other.load_state_dict(copy.deepcopy(learner.state_dict()))
+    metrics = learner.update(join_trajectories([fresh, stale])).metrics
+    other.update(fresh)
+    assert float(metrics["policy/stale_rows"]) == stale.valid.sum()
+    for one, two in zip(learner.policy.parameters(), other.policy.parameters(), strict=True):
+        assert torch.allclose(one, two, atol=1e-6)
+
+
+def test_the_target_network_is_copied_periodically_and_shares_the_normalizer():
+    config = APPOConfig(clip_against="target", length=6, target_update_period=2, hidden=(8,), lr=0.01)
+    learner, batch = rollout(config, ENV)
+    assert learner.target.normalizer is learner.policy.normalizer
+    learner.update(batch)  # initialises the statistics
+    learner.update(batch)
+    same = [
+        torch.equal(x, y)
+        for x, y in zip(learner.policy.parameters(), learner.target.parameters(), strict=True)
+    ]
+    assert all(same)
+    learner.update(batch)
+    assert not torch.equal(*(module.net.critic.layers[-1] for module in (learner.policy, learner.target)))
+
+
+@pytest.mark.parametrize("kind", ["behaviour", "target"])
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_a_saved_learner_continues_equal(kind, core):
+    config = APPOConfig(
+        clip_against=kind, length=6, epochs=2, minibatches=3, hidden=(8, 8), core=core, core_size=4
+    )
+    learner, batch = rollout(config, ENV)
+    for _ in range(2):
+        learner.update(batch)
+    other = config.algorithm(ENV.spec)
+    other.load_state_dict(copy.deepcopy(learner.state_dict()))
+    for each in (learner, other):
+        torch.manual_seed(3)
+        each.update(batch)
+    for one, two in zip(learner.policy.parameters(), other.policy.parameters(), strict=True):
+        assert torch.equal(one, two)

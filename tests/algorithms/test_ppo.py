@@ -1,0 +1,343 @@
+"""PPO: whole updates against an independent version, and what must be true of its parts."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from troop.algorithms.actor_critic_policy import evaluate_trajectory
+from troop.algorithms.ppo import PPOConfig, adapted_learning_rate
+from troop.core.batch import TrajectorySpec
+from troop.core.env import Continuous, Discrete, EnvSpec, Field, Step
+from troop.envs import Toy
+from troop.replay.recorders.trajectories import TrajectoryRecorder
+from troop.roles.collector import Collector, EnvFactory
+
+PLAIN = {"normalize_observations": False, "normalize_rewards": False, "hidden": (16, 16)}
+
+
+def spec(action=None, envs=6, obs=3):
+    return EnvSpec("test", {"obs": Field((obs,))}, action or Continuous(2), envs)
+
+
+def rollout(config, env=None, steps=1, seed=0):
+    """Return a learner and the trajectory that its policy collects in a toy env."""
+    env = env or Toy("PointMass", 6, limit=5)
+    torch.manual_seed(seed)
+    learner = config.algorithm(env.spec)
+    recorder = TrajectoryRecorder(env.envs, config.experience)
+    collector = Collector(EnvFactory(env.make, 1), learner.policy, recorder, config.exploration)
+    trajectories = []
+    while len(trajectories) < steps:
+        collector.send()
+        trajectories += collector.recv()[0]
+    return learner, trajectories[-1]
+
+
+class PlainPPO:
+    """PPO in plain PyTorch, step by step as the papers describe it, for feed-forward Gaussian policies."""
+
+    def __init__(self, learner):
+        layers = list(learner.policy.net.actor.layers), list(learner.policy.net.critic.layers)
+        self.actor, self.critic = ([x.detach().clone().requires_grad_() for x in part] for part in layers)
+        self.log_std = learner.policy.log_std.detach().clone().requires_grad_()
+        self.parameters = [*self.actor, *self.critic, self.log_std]
+        self.optimizer = torch.optim.Adam(self.parameters, lr=learner.cfg.lr, eps=learner.cfg.eps)
+        self.cfg = learner.cfg
+
+    @staticmethod
+    def network(x, layers):
+        for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
+            x = torch.tanh(x @ weight.t() + bias)
+        return x @ layers[-2].t() + layers[-1]
+
+    def log_prob(self, obs, action):
+        normal = torch.distributions.Normal(self.network(obs, self.actor), self.log_std.exp())
+        return normal.log_prob(action).sum(-1), normal.entropy().sum(-1)
+
+    def advantages(self, batch):
+        """Sum TD errors over the rest of each episode; the successor at a time limit is the final one."""
+        cfg, (steps, streams) = self.cfg, batch.reward.shape
+        value = self.network(batch.obs["obs"], self.critic).squeeze(-1).detach()
+        final = self.network(batch.final_obs["obs"], self.critic).squeeze(-1).detach()
+        finals = dict(zip(batch.final_index.tolist(), final.tolist(), strict=True))
+        advantage = torch.zeros(steps, streams)
+        for b in range(streams):
+            for first in range(steps):
+                weight = 1.0
+                for t in range(first, steps):
+                    if not batch.valid[t, b]:
+                        break
+                    successor = finals.get(t * streams + b, float(value[t + 1, b]))
+                    delta = batch.reward[t, b] + batch.discount[t, b] * successor - value[t, b]
+                    advantage[first, b] += weight * delta
+                    weight *= cfg.gamma * cfg.gae_lambda
+                    if batch.ended[t, b]:
+                        break
+        return advantage, value[:-1]
+
+    def update(self, batch, orders):
+        cfg = self.cfg
+        advantage, value = self.advantages(batch)
+        rows = {
+            "obs": batch.obs["obs"][:-1],
+            "action": batch.action,
+            "log_prob": batch.extras["log_prob"],
+            "advantage": advantage,
+            "target": advantage + value,
+            "value": value,
+            "valid": batch.valid,
+        }
+        rows = {name: x.flatten(0, 1) for name, x in rows.items()}
+        for order in orders:
+            for index in order.chunk(cfg.minibatches):
+                index = index[rows["valid"][index]]
+                mb = {name: x[index] for name, x in rows.items()}
+                scaled = (mb["advantage"] - mb["advantage"].mean()) / (mb["advantage"].std() + 1e-8)
+                log_prob, entropy = self.log_prob(mb["obs"], mb["action"])
+                ratio = (log_prob - mb["log_prob"]).exp()
+                surrogate = torch.min(ratio * scaled, ratio.clamp(1 - cfg.clip, 1 + cfg.clip) * scaled)
+                new_value = self.network(mb["obs"], self.critic).squeeze(-1)
+                error = (new_value - mb["target"]) ** 2
+                if cfg.value_clip:
+                    near = mb["value"] + (new_value - mb["value"]).clamp(-cfg.value_clip, cfg.value_clip)
+                    error = torch.max(error, (near - mb["target"]) ** 2)
+                loss = (
+                    -surrogate.mean()
+                    + cfg.value_coef * 0.5 * error.mean()
+                    - cfg.entropy_coef * entropy.mean()
+                )
+                self.optimizer.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(self.parameters, cfg.max_grad_norm)
+                self.optimizer.step()
+
+
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+@pytest.mark.parametrize("value_clip", [0.0, 0.1])
+def test_a_whole_update_matches_an_independent_version(autoreset, value_clip):
+    config = PPOConfig(length=16, epochs=3, minibatches=4, lr=1e-2, value_clip=value_clip, **PLAIN)
+    learner, batch = rollout(config, Toy("PointMass", 6, limit=5, autoreset=autoreset))
+    assert batch.ended.any() and (autoreset == "same_step" or not batch.valid.all())
+    plain = PlainPPO(learner)
+    state = torch.get_rng_state()
+    learner.update(batch)
+    torch.set_rng_state(state)
+    plain.update(batch, [torch.randperm(batch.reward.numel()) for _ in range(3)])
+    ours = [*learner.policy.net.actor.layers, *learner.policy.net.critic.layers, learner.policy.log_std]
+    for one, two in zip(ours, plain.parameters, strict=True):
+        assert torch.allclose(one, two, atol=1e-5), float((one - two).abs().max())
+
+
+def test_at_the_first_minibatch_nothing_is_clipped_and_the_loss_is_that_of_the_advantages():
+    learner, batch = rollout(PPOConfig(length=16, entropy_coef=0.0, **PLAIN))
+    rows = learner.prepare(batch)
+    _, (kl, outside, policy_loss, _, _) = learner.loss(rows, torch.tensor(0.2))
+    assert float(kl) == pytest.approx(0, abs=1e-6) and float(outside) == 0
+    assert float(policy_loss) == pytest.approx(0, abs=1e-6)  # minus the mean of normalized advantages
+    learner, batch = rollout(PPOConfig(length=16, normalize_advantages="none", **PLAIN))
+    rows = learner.prepare(batch)
+    _, (_, _, policy_loss, _, _) = learner.loss(rows, torch.tensor(0.2))
+    assert float(policy_loss) == pytest.approx(-float(rows.advantage.mean()), abs=1e-5)
+
+
+def test_with_one_epoch_one_minibatch_and_no_clip_the_gradient_is_that_of_a2c():
+    settings = {"length": 8, "epochs": 1, "minibatches": 1, "gae_lambda": 1.0, "normalize_advantages": "none"}
+    learner, batch = rollout(PPOConfig(clip=0.0, **settings, **PLAIN))
+    rows, policy = learner.prepare(batch), learner.policy
+    grads, _, _ = learner.value_and_grad(rows, torch.tensor(0.0))
+    outputs, value, _ = policy(rows.obs)
+    log_prob = policy.distribution.log_prob(outputs, rows.action)
+    entropy = policy.distribution.entropy(outputs)
+    loss = (-log_prob * rows.advantage + 0.25 * (value - rows.target) ** 2 - 0.01 * entropy).mean()
+    expected = torch.autograd.grad(loss, list(policy.parameters()))
+    infinite = PPOConfig(clip=1e9, **settings, **PLAIN).algorithm(Toy("PointMass", 6).spec)
+    infinite.load_state_dict(copy.deepcopy(learner.state_dict()))
+    ratio_grads, _, _ = infinite.value_and_grad(rows, torch.tensor(1e9))
+    for a2c, ours, ratio in zip(expected, grads, ratio_grads, strict=True):
+        assert torch.allclose(a2c, ours, atol=1e-6) and torch.allclose(a2c, ratio, atol=1e-6)
+
+
+def clock_step(time, limit, next_step):
+    """Constant observations, reward 1, truncation every `limit` steps, in either autoreset mode."""
+    obs, other = ({"obs": torch.ones(4, 1)} for _ in range(2))
+    false, true = torch.zeros(4, dtype=torch.bool), torch.ones(4, dtype=torch.bool)
+    if not next_step:
+        ended = true if (time + 1) % limit == 0 else false
+        return Step(obs, other if ended.any() else obs, torch.ones(4), false, ended, true)
+    phase = time % (limit + 1)
+    if phase == limit:
+        return Step(obs, obs, torch.zeros(4), false, false, false)
+    return Step(obs, obs, torch.ones(4), false, true if phase == limit - 1 else false, true)
+
+
+@pytest.mark.parametrize("next_step", [False, True])
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.95, 1.0])
+def test_the_value_at_time_limits_is_bootstrapped(next_step, gae_lambda):
+    config = PPOConfig(length=7, gamma=0.9, gae_lambda=gae_lambda, epochs=4, minibatches=1, lr=0.02, **PLAIN)
+    torch.manual_seed(0)
+    learner = config.algorithm(spec(Discrete(2), 4, 1))
+    recorder, time, obs = TrajectoryRecorder(4, TrajectorySpec(7, 0.9)), 0, {"obs": torch.ones(4, 1)}
+    for _ in range(300):
+        completed = []
+        while not completed:
+            output = learner.policy.act(obs, None, torch.ones(4))
+            recorder.on_action(obs, output)
+            completed = recorder.on_step(clock_step(time, 10, next_step))
+            time += 1
+        learner.update(completed[0])
+    value = float(learner.policy(obs)[1][0])
+    assert value == pytest.approx(10, abs=0.5)  # a limit that counts as a termination gives 4.1 to 5.3
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+def test_replaying_a_stored_rollout_reproduces_what_the_policy_returned(core, autoreset):
+    config = PPOConfig(length=11, core=core, core_size=8, minibatches=2, **PLAIN)
+    learner, batch = rollout(config, Toy("PointMass", 6, limit=5, autoreset=autoreset), steps=3)
+    assert batch.started[1:].any() and batch.state["core"]["h"].any()
+    for order in (torch.arange(6), torch.randperm(6)):
+        shuffled = batch.columns(order)
+        state = shuffled.state
+        for t in range(11):  # as acting does: the same shapes, hence the same bits
+            state = learner.policy.reset_state(state, shuffled.started[t])
+            obs = {name: x[t] for name, x in shuffled.obs.items()}
+            outputs, _, state = learner.policy(obs, state, torch.zeros(1, 6, dtype=torch.bool))
+            log_prob = learner.policy.distribution.log_prob(outputs, shuffled.action[t])
+            assert torch.equal(log_prob, shuffled.extras["log_prob"][t])
+        outputs, _, _ = evaluate_trajectory(learner.policy, shuffled)  # all steps at once
+        log_prob = learner.policy.distribution.log_prob(outputs, shuffled.action.flatten(0, 1))
+        assert torch.allclose(log_prob, shuffled.extras["log_prob"].flatten(), atol=1e-5)
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+def test_recurrent_cores_match_torch_and_forget_at_episode_starts(core):
+    from troop.nets.recurrent import RecurrentCore
+
+    torch.manual_seed(0)
+    ours = RecurrentCore(core, 5, 4)
+    theirs = (nn.LSTM if core == "lstm" else nn.GRU)(5, 4)
+    with torch.no_grad():
+        ours.bias.normal_()
+        ours.bias_h.normal_()
+        theirs.weight_ih_l0.copy_(ours.weight_x)
+        theirs.weight_hh_l0.copy_(ours.weight_h)
+        theirs.bias_ih_l0.copy_(ours.bias)
+        theirs.bias_hh_l0.zero_()
+        if core == "gru":
+            theirs.bias_hh_l0[8:] = ours.bias_h
+    x = torch.randn(7, 3, 5)
+    y, states = ours(x, ours.initial_state(3))
+    assert torch.allclose(y, theirs(x)[0], atol=1e-6)
+    started = torch.zeros(7, 3, dtype=torch.bool)
+    started[4, 1] = True
+    y, _ = ours(x, ours.initial_state(3), started)
+    assert torch.allclose(y[4:, 1], theirs(x[4:, 1:2])[0][:, 0], atol=1e-6)
+    assert torch.allclose(y[:, 0], theirs(x)[0][:, 0], atol=1e-6)
+    assert torch.equal(states["h"], ours(x, ours.initial_state(3))[0])
+
+
+def test_the_value_at_a_time_limit_uses_the_state_before_it():
+    config = PPOConfig(length=6, core="lstm", core_size=8, minibatches=1, **PLAIN)
+    learner, batch = rollout(config, Toy("PointMass", 2, limit=4), steps=2)
+    _, _, final_values = evaluate_trajectory(learner.policy, batch)
+    assert len(final_values)
+    for value, index, final in zip(final_values, batch.final_index, batch.final_obs["obs"], strict=True):
+        t, b = divmod(int(index), 2)
+        state = {"core": {name: x[b : b + 1] for name, x in batch.state["core"].items()}}
+        for step in range(t + 1):
+            state = learner.policy.reset_state(state, batch.started[step, b : b + 1])
+            obs = {"obs": batch.obs["obs"][step, b : b + 1]}
+            _, _, state = learner.policy(obs, state, torch.zeros(1, 1, dtype=torch.bool))
+        _, expected, _ = learner.policy({"obs": final[None]}, state, torch.zeros(1, 1, dtype=torch.bool))
+        assert float(value) == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_the_learning_rate_follows_the_kl_divergence_within_its_bounds():
+    rates = [adapted_learning_rate(1e-3, kl, 0.01) for kl in (0.03, 0.01, 0.003, 0.0)]
+    assert rates == pytest.approx([1e-3 / 1.5, 1e-3, 1.5e-3, 1e-3])
+    assert (
+        adapted_learning_rate(1.2e-5, 1.0, 0.01) == 1e-5 and adapted_learning_rate(9e-3, 1e-4, 0.01) == 1e-2
+    )
+
+
+def test_statistics_are_merged_after_each_update_and_frozen_otherwise():
+    config = PPOConfig(length=8, hidden=(16,))
+    learner, batch = rollout(config, steps=1)
+    before = copy.deepcopy(learner.policy.state_dict())
+    result = learner.update(batch)  # the first trajectory only initialises them
+    assert float(result.metrics["policy/gradient_steps"]) == 0
+    normalizer = learner.policy.normalizer
+    rows = batch.obs["obs"][:-1][batch.valid]
+    assert torch.allclose(normalizer.mean, rows.mean(0), atol=1e-5)
+    assert torch.allclose(normalizer.var, rows.var(0, correction=0), atol=1e-4)
+    assert all(
+        torch.equal(x, before[name])
+        for name, x in learner.policy.state_dict().items()
+        if not name.startswith("normalizer")
+    )
+    learner.policy.act(batch.obs | {"obs": batch.obs["obs"][0] * 100}, None, torch.zeros(6))
+    assert torch.allclose(normalizer.mean, rows.mean(0), atol=1e-5)
+    assert float(normalizer.count) == len(rows)
+
+
+def test_rewards_are_divided_by_the_standard_deviation_of_returns():
+    learner, batch = rollout(PPOConfig(length=8, normalize_observations=False, gae_lambda=0.0, hidden=(16,)))
+    rows = learner.prepare(batch)
+    std = batch.extras["episode_return"][batch.valid].std(correction=0)
+    _, values, final = evaluate_trajectory(learner.policy, batch)
+    successors = values[1:].clone()
+    successors.view(-1)[batch.final_index] = final
+    expected = batch.reward / (std + 1e-4) + batch.discount * successors
+    assert torch.allclose(rows.target.view_as(expected), expected, atol=1e-4)
+
+
+def test_a_target_kl_stops_the_update():
+    learner, batch = rollout(PPOConfig(length=16, epochs=50, lr=0.05, target_kl=0.01, **PLAIN))
+    steps = float(learner.update(batch).metrics["policy/gradient_steps"])
+    assert 1 <= steps < 50
+
+
+def test_learning_rate_and_clip_fall_linearly_to_zero():
+    config = PPOConfig(length=8, anneal_steps=480, anneal_clip=True, **PLAIN)
+    learner, batch = rollout(config)
+    for expected in (1.0, 0.9, 0.8):
+        learner.update(batch)
+        assert learner.lr == pytest.approx(config.lr * expected)
+    learner.env_steps = 10_000
+    learner.update(batch)
+    assert learner.lr == 0 and learner.lr_fraction == 0
+
+
+@pytest.mark.parametrize(
+    "config, numbers",
+    [(PPOConfig(length=10, minibatches=7), "4, 5, 6"), (PPOConfig(core="gru", minibatches=4), "2, 3, 6")],
+)
+def test_minibatches_that_do_not_divide_the_rollout_are_refused_with_numbers_that_do(config, numbers):
+    reason = config.unsupported_reason(spec())
+    assert reason is not None and numbers in reason and str(config.minibatches) in reason
+    assert PPOConfig(length=10, minibatches=6).unsupported_reason(spec()) is None
+
+
+def test_a_saved_learner_continues_equal():
+    config = PPOConfig(length=8, hidden=(16,), desired_kl=0.01)
+    learner, batch = rollout(config)
+    learner.update(batch)
+    other = config.algorithm(Toy("PointMass", 6).spec)
+    other.load_state_dict(copy.deepcopy(learner.state_dict()))
+    for each in (learner, other):
+        torch.manual_seed(3)
+        each.update(batch)
+        each.update(batch)
+    assert learner.lr == other.lr != config.lr
+    for one, two in zip(learner.policy.parameters(), other.policy.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_a_policy_mixes_sampled_and_most_probable_actions_by_row():
+    policy = PPOConfig(**PLAIN).policy(spec(Discrete(5)))
+    obs = {"obs": torch.randn(6, 3)}
+    greedy = policy.act(obs, None, torch.zeros(6)).action
+    mixed = torch.stack([policy.act(obs, None, torch.tensor([0.0, 1.0] * 3)).action for _ in range(60)])
+    assert (mixed[:, ::2] == greedy[::2]).all() and (mixed[:, 1::2] != greedy[1::2]).any()

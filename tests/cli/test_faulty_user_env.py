@@ -1,0 +1,155 @@
+"""`troop train` with an env of a user that hangs, raises or exits, and starts that end early."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from troop.cli.main import run as troop
+from troop.runs.checkpoint import load_part
+
+pytestmark = pytest.mark.timeout(300)
+SMALL = [
+    "--envs",
+    "2",
+    "--no-compile",
+    "--evaluation.episodes",
+    "1",
+    "--seconds",
+    "1000",
+    "--engine.threads",
+    "1",
+]
+TRAIN = ["train", "td3", *SMALL]
+
+
+@pytest.fixture
+def user_env(tmp_path, monkeypatch):
+    """A module `arm` in the working directory; its envs fail in step 60, once: a file `fixed` is written."""
+    (tmp_path / "arm.py").write_text(
+        textwrap.dedent(
+            """
+            import pathlib, sys, time
+            import gymnasium, numpy as np
+            from gymnasium import spaces
+
+            class Arm(gymnasium.Env):
+                observation_space = spaces.Box(-1, 1, (2,), np.float32)
+                action_space = spaces.Box(-1, 1, (1,), np.float32)
+                def reset(self, seed=None, options=None):
+                    super().reset(seed=seed)
+                    self.t = 0
+                    return np.zeros(2, np.float32), {}
+                def step(self, action):
+                    self.t += 1
+                    if self.t == 60 and not pathlib.Path("fixed").exists():
+                        pathlib.Path("fixed").touch()
+                        self.fail()
+                    return np.full(2, self.t / 100, np.float32), 1.0, False, self.t == 100, {}
+
+            class Hangs(Arm):
+                def fail(self):
+                    time.sleep(1000)
+
+            class Raises(Arm):
+                def fail(self):
+                    raise ValueError("the motor is hot")
+
+            class Exits(Arm):
+                def fail(self):
+                    sys.exit(7)
+            """
+        )
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("arm", None)
+
+
+def launch(*args):
+    return subprocess.Popen(
+        [sys.executable, "-m", "troop", *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for(path, process):
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+def summary(path):
+    return json.loads((path / "summary.json").read_text())
+
+
+def test_ctrl_c_saves_a_run_whose_env_hangs(user_env):
+    process = launch(*TRAIN, "--env", "arm:Hangs", "--env-steps", "10000", "--run", "run")
+    wait_for(user_env / "fixed", process)
+    os.killpg(process.pid, signal.SIGINT)
+    output, errors = process.communicate()
+    assert (process.returncode, errors) == (3, "")
+    assert "continue with: troop resume run" in output
+    assert summary(user_env / "run")["status"] == "stopped"
+    saved = load_part(user_env / "run" / "checkpoints", "policy")
+    assert saved.info["env_steps"] == summary(user_env / "run")["env_steps"] == 2 * 59
+    assert troop(["resume", "run", "--env-steps", "300", "--allow", "arm"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("env", "text"), [("Raises", "ValueError: the motor is hot"), ("Exits", "SystemExit: 7")]
+)
+def test_a_run_whose_env_fails_is_saved_and_can_be_resumed(user_env, capsys, env, text):
+    assert troop([*TRAIN, "--env", f"arm:{env}", "--env-steps", "10000", "--run", "run"]) == 4
+    line = {"Raises": 26, "Exits": 30}[env]
+    expected = f"troop: step() of env 'arm:{env}' raised {text} (arm.py, line {line}); the traceback is in"
+    assert capsys.readouterr().err.startswith(expected)
+    assert summary(user_env / "run")["status"] == "failed"
+    assert load_part(user_env / "run" / "checkpoints", "policy").info["env_steps"] == 2 * 59
+    assert troop(["resume", "run", "--env-steps", "300", "--allow", "arm"]) == 0
+
+
+def test_a_directory_whose_start_failed_can_be_used_and_resumed(user_env, capsys):
+    """A replay that is too large fails after the directory was created."""
+    train = [*TRAIN, "--env", "arm:Raises", "--env-steps", "100", "--run", "run", "--replay-capacity"]
+    (user_env / "fixed").touch()
+    assert troop([*train, str(10**13)]) == 5
+    assert summary(user_env / "run")["status"] == "failed"
+    assert (
+        troop(["resume", "run", "--allow", "arm"]) == 5
+    )  # with the same replay; it does not say that there is no run
+    assert "ended before its first checkpoint" in capsys.readouterr().out
+    assert troop([*train, "100000"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [(signal.SIGINT, "import"), (signal.SIGINT, "config.json"),
+     (signal.SIGHUP, "summary.json"), (signal.SIGUSR1, "summary.json")],
+)  # fmt: skip
+def test_a_signal_during_the_start_ends_in_one_line_without_a_traceback(
+    tmp_path, monkeypatch, number, moment
+):
+    monkeypatch.chdir(tmp_path)
+    size = ["--envs", "2", "--system.actors", "2", "--minutes", "20"]
+    process = launch("train", "apex-dqn", "--env", "toy:Chain", "--env.discrete", *size, "--run", "run")
+    if moment == "import":
+        time.sleep(0.6)
+    else:
+        wait_for(tmp_path / "run" / moment, process)
+    os.killpg(process.pid, number)
+    output, errors = process.communicate()
+    assert process.returncode in (3, 130), (output, errors)
+    assert errors in ("", "troop: interrupted.\n")
+    assert "Traceback" not in output and "died" not in output
+    if process.returncode == 3:
+        assert summary(tmp_path / "run")["status"] == "stopped"

@@ -1,0 +1,135 @@
+"""Every on-policy system with every algorithm over trajectories: updates, reproducibility, resuming."""
+
+import copy
+
+import pytest
+import torch
+
+from troop.algorithms import PPOConfig
+from troop.core.env import Continuous, Discrete, EnvSpec, Field
+from troop.core.errors import BadInput
+from troop.core.system import Evaluation, RunSettings
+from troop.engines.host import Host
+from troop.envs import Toy
+from troop.roles.parameter_server import SharedRMSPropConfig
+from troop.systems import A3C, OnPolicy, Sync
+
+A2C = {"epochs": 1, "minibatches": 1, "clip": 0.0, "gae_lambda": 1.0, "normalize_advantages": "none"}
+ALGORITHMS = {
+    "ppo": PPOConfig(length=10, epochs=2, minibatches=2, hidden=(8,)),
+    "ppo, adaptive": PPOConfig(length=10, hidden=(8,), desired_kl=0.01, normalize_advantages="batch"),
+    "ppo, separate clipping": PPOConfig(length=10, hidden=(8,), separate_grad_clip=True, value_clip=0.2),
+    "a2c": PPOConfig(length=10, hidden=(8,), optimizer="rmsprop_tf", **A2C),
+    "lstm": PPOConfig(length=10, minibatches=2, hidden=(8, 8), core="lstm", core_size=6),
+    "gru": PPOConfig(length=10, minibatches=4, hidden=(8,), core="gru", core_size=6),
+}
+SYSTEMS = {"on-policy": OnPolicy(recreate_every=23), "a3c": A3C(2, servers=2, recreate_every=23)}
+ENVS = {
+    "clock": Toy("Clock", 4, limit=9, autoreset="next_step"),
+    "countdown": Toy("Countdown", 4, limit=40, discrete=True),
+    "privileged": Toy("PointMass", 4, limit=9, privileged=True),
+}
+SETTINGS = RunSettings(3, "cpu", Evaluation(episodes=2, env_steps=10**9))
+
+
+def host_of(system, algorithm, env):
+    return Host(SYSTEMS[system].program(ALGORITHMS[algorithm], ENVS[env], SETTINGS), 3)
+
+
+def step_rounds(host, rounds):
+    return [step for _ in range(rounds) for step in host.step_all()]
+
+
+def losses_of(metrics):
+    return torch.tensor([float(m["loss/critic"]) for m in metrics if "loss/critic" in m])
+
+
+def check_equal(one, other):
+    assert one.keys() == other.keys()
+    for name, x in one.items():
+        assert torch.equal(x, other[name]), name
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("env", ENVS)
+def test_on_policy_systems_make_the_expected_updates_and_can_be_resumed(system, algorithm, env):
+    host, workers = host_of(system, algorithm, env), 2 if system == "a3c" else 1
+    step_rounds(host, 47)  # in the middle of the fifth trajectory
+    saved = copy.deepcopy(host.state_dict())
+    rest = step_rounds(host, 33)
+    final = copy.deepcopy(host.state_dict())
+    host.close()
+    updates = sum(m.get("count/updates", 0) for m in rest)
+    assert updates == 4 * workers and sum(float(m.get("count/skipped_updates", 0)) for m in rest) == 0
+    assert torch.isfinite(losses_of(rest)).all() and len(losses_of(rest)) == updates
+
+    resumed = host_of(system, algorithm, env)
+    resumed.load_state_dict(saved)
+    again = step_rounds(resumed, 33)
+    assert torch.equal(losses_of(again), losses_of(rest))
+    check_equal(resumed.state_dict()["policy"], final["policy"])
+    resumed.close()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("action", [Continuous(2), Discrete(3)])
+def test_policies_act_row_by_row(algorithm, action):
+    torch.manual_seed(0)
+    spec = EnvSpec("test", {"obs": Field((3,))}, action, 8)
+    policy = ALGORITHMS[algorithm].policy(spec)
+    obs, zeros = {"obs": torch.randn(5, 3)}, torch.zeros(5)
+    state = policy.initial_state(5)
+    for _ in range(2):
+        whole = policy.act(obs, state, zeros)
+        rows = []
+        for row in range(5):
+            own = None if state is None else {"core": {k: x[row : row + 1] for k, x in state["core"].items()}}
+            rows.append(policy.act({"obs": obs["obs"][row : row + 1]}, own, zeros[:1]).action)
+        assert torch.allclose(torch.cat(rows), whole.action, atol=1e-5)
+        state = whole.state
+
+
+def test_systems_refuse_algorithms_of_the_other_batch_type():
+    from troop.algorithms import DQNConfig
+
+    with pytest.raises(BadInput, match="learns from n-step transitions"):
+        OnPolicy().program(DQNConfig(), ENVS["countdown"], SETTINGS)
+    with pytest.raises(BadInput, match="learns from trajectories"):
+        Sync().program(PPOConfig(), ENVS["countdown"], SETTINGS)
+
+
+def test_workers_share_parameters_and_rmsprop_statistics():
+    host = host_of("a3c", "a2c", "countdown")
+    step_rounds(host, 60)
+    roles = host.roles
+    server, workers = roles["server"], [roles["worker0"], roles["worker1"]]
+    applied = server.counts["applied"]
+    # The first trajectory of each worker only counts observations. The first gradient of the second worker
+    # belongs to its initial parameters, which the first worker has updated: it is dropped.
+    assert applied == sum(worker.version - 1 for worker in workers) - 1
+    assert server.slices[0].version == applied and bool(server.slices[0].squares.any())
+    newest = torch.cat([roles[name].slices[0].parameters for name in ("server", "server1")])
+    flat = workers[1].algorithm.optimizer.flat  # the last to push holds the newest parameters
+    assert torch.equal(flat.detach(), newest)
+    host.close()
+
+
+def test_a3c_with_one_worker_is_a2c():
+    config = PPOConfig(length=10, hidden=(8,), lr=0.01, eps=1e-3, optimizer="rmsprop_tf", **A2C)
+    rmsprop = SharedRMSPropConfig(0.01, eps=1e-3, initial_accumulator_value=1.0)
+    a2c = Host(OnPolicy().program(config, ENVS["countdown"], SETTINGS), 3).roles["trainer"]
+    a3c = Host(A3C(1, rmsprop=rmsprop).program(config, ENVS["countdown"], SETTINGS), 3).roles["worker0"]
+    a3c.algorithm.policy.load_state_dict(a2c.algorithm.policy.state_dict())
+    batches = []
+    while len(batches) < 10:
+        a2c.collector.send()
+        batches += a2c.collector.recv()[0]
+    before = [x.detach().clone() for x in a2c.algorithm.policy.parameters()]
+    for batch in batches:
+        for trainer in (a2c, a3c):
+            trainer.algorithm.update(batch)
+        parameters = (trainer.algorithm.policy.parameters() for trainer in (a2c, a3c))
+        assert all(torch.allclose(x, y, atol=1e-6) for x, y in zip(*parameters, strict=True))
+    after = list(a2c.algorithm.policy.parameters())
+    assert any((x - y).abs().max() > 1e-5 for x, y in zip(before, after, strict=True))

@@ -1,0 +1,84 @@
+"""IMPALA: every trajectory is learned from once, in any division of envs among actors; kills and lag."""
+
+import copy
+import os
+
+import pytest
+import torch
+from host_killer import HostKiller, host_processes
+
+from troop.algorithms import ImpalaConfig, PPOConfig
+from troop.core.engine import Until
+from troop.core.system import Evaluation, RunSettings
+from troop.engines import Processes
+from troop.engines.host import Host
+from troop.envs import Toy
+from troop.systems import IMPALA
+
+SETTINGS = RunSettings(3, "cpu", Evaluation(episodes=2, env_steps=400, max_episode_steps=20))
+ENV = Toy("Countdown", 4, limit=9, discrete=True)
+ALGORITHMS = {
+    "impala": ImpalaConfig(length=5, hidden=(8,), normalize_observations=True, normalize_rewards=True),
+    "lstm": ImpalaConfig(length=5, hidden=(8, 8), core="lstm", core_size=4),
+    "ppo": PPOConfig(length=5, hidden=(8,), minibatches=2, epochs=2, normalize_observations=False),
+}
+
+
+def rounds(host, count):
+    return [metrics for _ in range(count) for metrics in host.step_all()]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("actors, batch_size", [(1, 4), (2, 4), (2, 8), (3, 6)])
+def test_batches_come_from_all_actors_and_every_stream_is_learned_from_once(algorithm, actors, batch_size):
+    runs = []
+    for _ in range(2):
+        host = Host(IMPALA(actors, batch_size).program(ALGORITHMS[algorithm], ENV, SETTINGS), 3)
+        seen, update = [], host.roles["learner"].algorithm.update
+
+        def keep(batch, seen=seen, update=update):
+            assert len(batch) == batch_size and batch.length == 5
+            seen.append(batch)
+            return update(batch)
+
+        host.roles["learner"].algorithm.update = keep
+        metrics = rounds(host, 80)
+        steps, updates = (
+            sum(m.get(f"count/{name}", 0) for m in metrics) for name in ("env_steps", "updates")
+        )
+        waiting = len(host.roles["queue"])
+        assert updates == len(seen) > 3 and updates * batch_size * 5 + waiting * 5 <= steps
+        assert waiting <= 2 * batch_size + actors * 4  # its capacity, and what was under way
+        lags = [float(m["policy/data_lag"]) for m in metrics if "policy/data_lag" in m]
+        assert all(0 <= lag <= 10 for lag in lags)
+        runs.append([batch.obs["obs"].clone() for batch in seen])
+        host.close()
+    assert all(torch.equal(one, two) for one, two in zip(*runs, strict=True))
+
+
+def test_a_saved_run_can_be_continued():
+    host = Host(IMPALA(2, 4).program(ALGORITHMS["impala"], ENV, SETTINGS), 3)
+    rounds(host, 40)
+    state = copy.deepcopy(host.state_dict())
+    other = Host(IMPALA(2, 4).program(ALGORITHMS["impala"], ENV, SETTINGS), 3)
+    other.load_state_dict(state)
+    before = other.roles["learner"].updates
+    rounds(other, 40)
+    assert before == host.roles["learner"].updates and other.roles["learner"].updates > before + 3
+    for each in (host, other):
+        each.close()
+
+
+@pytest.mark.reliability("K5", "K6")
+def test_killed_hosts_are_restarted_and_the_run_continues():
+    plan = (("queue",), ("actor1",), ("actor0", "actor1"), ("learner",), ("weights",))
+    observer = HostKiller(plan, steps=300, updates=8)
+    engine = Processes(threads=1, log_s=0.05, checkpoint_s=0.3)
+    program = IMPALA(2, 4).program(ALGORITHMS["lstm"], ENV, SETTINGS)
+    result = engine.run(program, Until(minutes=3), 3, observer)
+    assert result.status == "stopped", "the run ended before all kills of the plan"
+    counters = [kill.counters for kill in observer.kills] + [result.counters]
+    for killed, before, after in zip(plan, counters, counters[1:], strict=False):
+        assert after.restarts == before.restarts + len(killed) and after.updates > before.updates
+    assert not [pid for pid in observer.pids if os.path.exists(f"/proc/{pid}")]
+    assert not host_processes(os.getpid())

@@ -233,7 +233,7 @@ class APPO(LearnerState):
             log_prob = self.policy.distribution.log_prob(outputs, batch.action.flatten(0, 1))
         outputs, log_prob = outputs.view(batch.length, streams, -1), log_prob.view(batch.length, streams)
         for _ in range(self.cfg.epochs):
-            for index in torch.randperm(streams, device=reward.device).chunk(count):
+            for index in torch.randperm(streams, device=reward.device).tensor_split(count):
                 yield Minibatch(
                     batch.columns(index),
                     reward[:, index],

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from troop.algorithms.actor_critic_policy import ActorCriticPolicy, evaluate_trajectory, select_state
 from troop.algorithms.optim.learner_state import LearnerState
@@ -173,12 +173,11 @@ class PPO(LearnerState):
         self.cfg, self.peers, self.device = cfg, peers, device
         self.policy = cfg.policy(spec).to(device)
         self.return_scale = Normalizer(1, eps=1e-4).to(device) if cfg.normalize_rewards else None
-        self.clip_groups = clip_groups(self.policy) if cfg.separate_grad_clip else []
-        max_grad_norm = 0.0 if self.clip_groups else cfg.max_grad_norm
         config = OptimizerConfig(
-            device, max_grad_norm=max_grad_norm, kind=cfg.optimizer, eps=cfg.eps, decay=cfg.decay
+            device, max_grad_norm=cfg.max_grad_norm, kind=cfg.optimizer, eps=cfg.eps, decay=cfg.decay
         )
-        self.optimizer = config.build(self.policy, cfg.lr, peers)
+        groups = clip_groups(self.policy) if cfg.separate_grad_clip else []
+        self.optimizer = config.build(self.policy, cfg.lr, peers, clip_groups=groups)
         self.value_and_grad = value_and_grad(self.loss, self.policy.parameters(), device, cfg.compile)
         self.lr, self.updates, self.env_steps = cfg.lr, 0, 0
 
@@ -195,8 +194,6 @@ class PPO(LearnerState):
             return (x * rows.weight).sum() / total
 
         advantage = rows.advantage
-        if cfg.normalize_advantages == "minibatch":
-            advantage = normalized(advantage, rows.weight)
         log_prob = distribution.log_prob(outputs, rows.action)
         if cfg.clip:
             ratio = (log_prob - rows.log_prob).exp()
@@ -236,7 +233,7 @@ class PPO(LearnerState):
             "weight": valid,
         }
         if self.cfg.normalize_advantages == "batch":
-            rows["advantage"] = normalized(advantage, valid)
+            rows["advantage"] = normalized(advantage, valid, self.peers)
         flat: dict[str, Any] = {name: x.flatten(0, 1) for name, x in rows.items()}
         obs = {name: x[:-1].flatten(0, 1) for name, x in batch.obs.items()}
         return RolloutRows(obs, batch.action.flatten(0, 1), outputs=outputs, **flat)
@@ -259,12 +256,12 @@ class PPO(LearnerState):
         steps, skipped = 0, torch.zeros(())
         for minibatch in self.minibatches(rows, batch):
             grads, _, (kl, outside, policy_loss, value_loss, entropy) = self.value_and_grad(
-                minibatch, clip.to(self.device)
+                self.with_normalized_advantages(minibatch), clip.to(self.device)
             )
+            if self.cfg.target_kl or self.cfg.desired_kl:
+                kl = self.peers.mean(kl)  # all copies take the same decision
             if self.cfg.target_kl and kl > self.cfg.target_kl:
                 break
-            for group in self.clip_groups:
-                clip_norm([grads[index] for index in group], self.cfg.max_grad_norm)
             skipped = skipped + self.optimizer.step(grads, policy_loss + value_loss)
             steps += 1
             self._adapt_learning_rate(kl)
@@ -275,7 +272,7 @@ class PPO(LearnerState):
                 "policy/kl": kl,
                 "policy/clip_fraction": outside,
             }
-        self.env_steps += int(rows.weight.sum())
+        self.env_steps += round(float(self.peers.mean(rows.weight.sum())) * self.peers.size)
         if normalizer is not None:
             self.merge_observations(batch)
         metrics |= {
@@ -288,17 +285,26 @@ class PPO(LearnerState):
         return UpdateResult(metrics)
 
     def minibatches(self, rows: RolloutRows, batch: Trajectory) -> Any:  # noqa: ANN401
-        """Yield the minibatches of all epochs; each epoch has a new permutation of the rows or envs."""
+        """Yield the minibatches of all epochs; each epoch has a new permutation of the rows or envs.
+
+        Their number does not depend on the length of the rollout, which copies of the learner rely on.
+        """
         count = self.cfg.minibatches
         for _ in range(self.cfg.epochs):
             if self.policy.net.core is None:
                 order = torch.randperm(len(rows.weight), device=rows.weight.device)
-                for index in order.chunk(count):
+                for index in order.tensor_split(count):
                     yield select_rows(rows, index)
             else:
                 order = torch.randperm(len(batch), device=rows.weight.device)
-                for index in order.chunk(count):
+                for index in order.tensor_split(count):
                     yield select_streams(rows, batch, index)
+
+    def with_normalized_advantages(self, rows: RolloutRows) -> RolloutRows:
+        """Return the minibatch, with normalized advantages if they are normalized per minibatch."""
+        if self.cfg.normalize_advantages != "minibatch":
+            return rows
+        return dataclasses.replace(rows, advantage=normalized(rows.advantage, rows.weight, self.peers))
 
     @torch.no_grad()
     def merge_observations(self, batch: Trajectory) -> None:
@@ -346,12 +352,6 @@ def clip_groups(policy: ActorCriticPolicy) -> list[list[int]]:
     return [critic, [index for index in range(len(names)) if index not in critic]]
 
 
-def clip_norm(grads: list[Tensor], max_norm: float) -> None:
-    """Scale the gradients in place so that their joint norm is at most `max_norm`."""
-    norm = nn.utils.get_total_norm(grads)
-    torch._foreach_mul_(grads, (max_norm / (norm + 1e-6)).clamp_max(1.0))
-
-
 def adapted_learning_rate(lr: float, kl: float, desired_kl: float) -> float:
     """Return the learning rate after a minibatch with this KL divergence (Rudin et al. 2022)."""
     if kl > KL_FACTOR * desired_kl:
@@ -361,12 +361,14 @@ def adapted_learning_rate(lr: float, kl: float, desired_kl: float) -> float:
     return lr
 
 
-def normalized(x: Tensor, weight: Tensor) -> Tensor:
-    """Return (x - mean) / (std + 1e-8) over the rows with weight 1."""
-    total = weight.sum().clamp_min(2.0)
-    mean = (x * weight).sum() / total
-    variance = ((x - mean).square() * weight).sum() / (total - 1)
-    return (x - mean) / (variance.sqrt() + 1e-8)
+def normalized(x: Tensor, weight: Tensor, peers: Peers) -> Tensor:
+    """Return (x - mean) / (std + 1e-8) over the rows with weight 1 of all copies of the learner."""
+    sums = peers.mean(torch.stack((weight.sum(), (x * weight).sum()))) * peers.size
+    count, total = sums[0].clamp_min(2.0), sums[1]
+    mean = total / count
+    squares = peers.mean(((x - mean).square() * weight).sum()) * peers.size
+    std = (squares / (count - 1)).sqrt()
+    return (x - mean) / (std + 1e-8)
 
 
 def explained_variance(value: Tensor, target: Tensor, weight: Tensor) -> Tensor:

@@ -128,3 +128,24 @@ class Recorder(Protocol[Recorded]):
     def flush(self, obs: Obs) -> Sequence[Recorded]:
         """End all streams at `obs`, before a forced reset of the envs; return what this completes."""
         ...
+
+
+@runtime_checkable
+class RolloutRecorder(Protocol[Recorded]):
+    """A Recorder of rollouts of `length` steps, which can end one early."""
+
+    length: int
+    time: int  # steps recorded of the current rollout
+
+    def end_rollout(self, obs: Obs) -> Sequence[Recorded]:
+        """Return what was recorded as a shorter rollout that ends at `obs`; the episodes continue."""
+        ...
+
+
+@runtime_checkable
+class ExchangesStatistics(Protocol):
+    """Statistics that copies of a learner share at fixed times."""
+
+    def exchange(self) -> None:
+        """Collective. Replace the statistics by those of all copies."""
+        ...

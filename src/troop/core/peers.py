@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +53,24 @@ class Moments:
 
 
 class Peers(Protocol):
-    """The other copies of this learner."""
+    """The other copies of this learner.
+
+    Copies that step together (data parallelism) call `average_gradient`, `mean` and `merge_moments` the same
+    number of times in the same order: each call waits for all of them.
+    """
+
+    size: int  # number of copies that step together
+
+    def average_gradient(self, gradient: Tensor, loss: Tensor) -> None:
+        """Replace the gradient by its mean over the copies that step together.
+
+        It becomes NaN on all of them if the loss of one is not finite, so that all skip the same steps.
+        """
+        ...
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Return the mean of x over the copies that step together, the same bits on each."""
+        ...
 
     def optimizer(self, parameters: list[nn.Parameter], make: MakeOptimizer) -> Optimizer:
         """Return an optimizer of `parameters` whose steps all copies share."""
@@ -72,8 +89,26 @@ class Peers(Protocol):
         ...
 
 
+@runtime_checkable
+class ExchangingPeers(Peers, Protocol):
+    """Peers whose `merge_moments` never waits: it keeps batches until `exchange`."""
+
+    def exchange(self, own: Moments) -> Moments:
+        """Share the kept batches with all copies; return the statistics of all, to replace `own`."""
+        ...
+
+
 class NoPeers:
     """A single learner."""
+
+    size = 1
+
+    def average_gradient(self, gradient: Tensor, loss: Tensor) -> None:
+        """Keep the gradient."""
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Return x."""
+        return x
 
     def optimizer(self, parameters: list[nn.Parameter], make: MakeOptimizer) -> Optimizer:
         """Return `make(parameters)`."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
+from troop.core.group import Group, SoloGroup
+
 P = ParamSpec("P")
 T = TypeVar("T")
 NodeKind = Literal["acting", "training", "storing", "learning", "serving", "evaluating"]
@@ -23,6 +25,15 @@ class Ref:
     """Reference to a node, which the engine replaces by the role or by a stub of it."""
 
     name: str
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Place of a node in a group, which the engine replaces by the Group that the member sees."""
+
+    group: str
+    rank: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,11 @@ class Node:
             return "evaluating"
         passive: NodeKind = "storing" if hasattr(self.build.make, "sample") else "serving"
         return cast(NodeKind, getattr(self.build.make, "kind", passive))
+
+    @property
+    def seat(self) -> Seat | None:
+        """The node's place in a group; None if it is in none."""
+        return next((item for item in _leaves(self.build) if isinstance(item, Seat)), None)
 
 
 @dataclass(frozen=True)
@@ -100,6 +116,13 @@ class Program:
         self.nodes[name] = node
         return cast(T, Ref(name))
 
+    def group(self, name: str, size: int) -> list[Group]:
+        """Declare a group; return the places of its members, by rank: one node each, on a host of its own.
+
+        Engines start the members together, let them meet in collectives and restart them as one.
+        """
+        return [cast(Group, Seat(name, rank, size)) for rank in range(size)]
+
     def schedule(self, name: str, schedule: Schedule) -> None:
         """Let the node step on a schedule; its time is not counted as training time (evaluation)."""
         self.nodes[name].schedule = schedule
@@ -139,30 +162,50 @@ class Program:
 
 def references(value: object) -> list[Ref]:
     """Return all Refs inside nested builds, lists, tuples and dicts."""
-    if isinstance(value, Ref):
-        return [value]
+    return [item for item in _leaves(value) if isinstance(item, Ref)]
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """Yield what nested builds, lists, tuples and dicts contain."""
     if isinstance(value, Build):
-        return references([*value.args, *value.kwargs.values()])
+        value = [*value.args, *value.kwargs.values()]
+    elif isinstance(value, dict):
+        value = list(value.values())
     if isinstance(value, list | tuple):
-        return [ref for item in value for ref in references(item)]
-    if isinstance(value, dict):
-        return references(list(value.values()))
-    return []
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
 
 
-def construct(value: Any, resolve: Callable[[str], Any]) -> Any:  # noqa: ANN401 - any type can be built
-    """Replace each Ref by `resolve(name)` and make the calls of nested Builds, innermost first."""
+def join_alone(seat: Seat) -> Group:
+    """Return a group of one member; a larger one needs an engine that lets its members meet."""
+    assert seat.size == 1, f"the group {seat.group!r} has {seat.size} members"
+    return SoloGroup()
+
+
+def construct(
+    value: Any,  # noqa: ANN401 - any type can be built
+    resolve: Callable[[str], Any],
+    join: Callable[[Seat], Group] = join_alone,
+) -> Any:  # noqa: ANN401
+    """Make the calls of nested Builds, innermost first, with `resolve(name)` and `join(seat)` as arguments.
+
+    Each Ref is replaced by `resolve` of its name, each Seat by `join` of it.
+    """
     if isinstance(value, Ref):
         return resolve(value.name)
+    if isinstance(value, Seat):
+        return join(value)
     if isinstance(value, Build):
-        args = [construct(item, resolve) for item in value.args]
-        return value.make(*args, **{key: construct(item, resolve) for key, item in value.kwargs.items()})
+        args = construct(list(value.args), resolve, join)
+        return value.make(*args, **construct(dict(value.kwargs), resolve, join))
     if isinstance(value, list):
-        return [construct(item, resolve) for item in value]
+        return [construct(item, resolve, join) for item in value]
     if type(value) is tuple:
-        return tuple(construct(item, resolve) for item in value)
+        return tuple(construct(list(value), resolve, join))
     if isinstance(value, dict):
-        return {key: construct(item, resolve) for key, item in value.items()}
+        return {key: construct(item, resolve, join) for key, item in value.items()}
     return value
 
 

@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from troop.core.errors import BadInput
-from troop.core.program import Program, Schedule, construct, derive_seed
+from troop.core.group import Group
+from troop.core.program import Program, Schedule, Seat, construct, derive_seed, join_alone
 from troop.core.role import (
     Checkpointable,
     Closeable,
@@ -21,6 +22,9 @@ from troop.core.role import (
     Role,
 )
 from troop.engines.stall_monitor import StepInterrupted
+
+StepGroup = Callable[[str, list[Callable[[], "Metrics | None"]]], "list[Metrics | None]"]
+"""Steps the members of the group of this name together."""
 
 OnBuild = Callable[[str], None]
 """Called with the name of each node right before it is built."""
@@ -46,6 +50,8 @@ class Host:
         seed: int,
         resolve_remote: Callable[[str], Any] | None = None,
         on_build: OnBuild = lambda name: None,
+        join: Callable[[Seat], Group] = join_alone,
+        step_group: StepGroup | None = None,
     ) -> None:
         self.roles: dict[str, Any] = {}
 
@@ -57,18 +63,29 @@ class Host:
         seeded = _seed(derive_seed(seed, program.name))
         for name, node in program.nodes.items():
             on_build(name)
-            self.roles[name] = construct(node.build, resolve)
+            self.roles[name] = construct(node.build, resolve, join)
         if not seeded:  # a role may have been the first to import torch
             _seed(derive_seed(seed, program.name))
         stepping = {name: node for name, node in program.nodes.items() if isinstance(self.roles[name], Role)}
         self.active = [name for name, node in stepping.items() if node.schedule is None]
+        self.groups: dict[str, list[str]] = {}  # active nodes that this host steps together, by group
+        if step_group is not None:
+            for name in self.active:
+                seat = program.nodes[name].seat
+                if seat is not None and seat.size > 1:
+                    self.groups.setdefault(seat.group, []).append(name)
+        self._step_group = step_group
         self.scheduled: dict[str, Schedule] = {
             name: node.schedule for name, node in stepping.items() if node.schedule is not None
         }
 
     def step_all(self) -> list[Metrics]:
         """Step every active role once; return the metrics of those that had something to do."""
-        results = [self.roles[name].step() for name in self.active]
+        together = {name for names in self.groups.values() for name in names}
+        results = [self.roles[name].step() for name in self.active if name not in together]
+        for group, names in self.groups.items():
+            assert self._step_group is not None
+            results += self._step_group(group, [self.roles[name].step for name in names])
         return [metrics for metrics in results if metrics is not None]
 
     def gauges(self) -> dict[str, float]:

@@ -36,7 +36,12 @@ class Inline:
 
     def make_host(self, program: Program, seed: int) -> Host:
         """Build all roles."""
-        return Host(program, seed)
+        if all(node.seat is None for node in program.nodes.values()):
+            return Host(program, seed)
+        from troop.engines.inline_group import InlineGroups
+
+        groups = InlineGroups()
+        return Host(program, seed, join=groups.join, step_group=groups.step_all)
 
     def run(
         self,

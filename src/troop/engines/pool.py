@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from troop.core.program import Node, Program, references
 from troop.engines.rpc.codec import pack
 from troop.engines.rpc.transport import HostSpec
 from troop.engines.runtime import cores
+
+if TYPE_CHECKING:  # it imports torch
+    from troop.engines.distributed_group import RendezvousServer
 
 ControlMessage = tuple[Any, ...]
 """A verb and its arguments, exchanged between the driver and a host."""
@@ -55,7 +58,24 @@ class HostHandle:
         if self.control is not None:
             self.control.send(pack(message).meta, attached)
 
-    def spec(self, seed: int, mailbox_bytes: int, wait_limit_s: float, report_s: float = 0.1) -> HostSpec:
+    @property
+    def group(self) -> str:
+        """Name of the group that a node of the host belongs to; empty if there is none."""
+        return next((node.seat.group for node in self.nodes if node.seat is not None), "")
+
+    @property
+    def meets(self) -> bool:
+        """Whether its group has other members."""
+        return any(node.seat is not None and node.seat.size > 1 for node in self.nodes)
+
+    def spec(
+        self,
+        seed: int,
+        mailbox_bytes: int,
+        wait_limit_s: float,
+        report_s: float = 0.1,
+        rendezvous: RendezvousServer | None = None,
+    ) -> HostSpec:
         """Return the description of the host that its process or actor receives."""
         return HostSpec(
             host=self.name,
@@ -67,6 +87,7 @@ class HostHandle:
             mailbox_bytes=mailbox_bytes,
             wait_limit_s=wait_limit_s,
             report_s=report_s,
+            rendezvous=rendezvous.rendezvous(self.group) if rendezvous is not None and self.meets else None,
         )
 
 
@@ -78,6 +99,8 @@ class HostPool(Protocol):
     """Starts, connects, polls and stops hosts. The processes and the Ray engine each implement one."""
 
     hosts: dict[str, HostHandle]
+    rendezvous: RendezvousServer | None
+    """Where the members of groups find each other; None if the program has no groups."""
     deferred: frozenset[str]
     """Names of hosts that start after training has begun, because starting all at once would take long."""
 
@@ -140,3 +163,14 @@ def share_cores(hosts: Mapping[str, HostHandle], threads: int) -> None:
 def may_step(host: HostHandle) -> bool:
     """Return whether a role of the host steps without a schedule."""
     return any(node.schedule is None and hasattr(node.build.make, "step") for node in host.nodes)
+
+
+def rendezvous_server(
+    hosts: Mapping[str, HostHandle], address: str, limit_s: float
+) -> RendezvousServer | None:
+    """Return where the members of groups find each other; None if no group has several members."""
+    if not any(host.meets for host in hosts.values()):
+        return None
+    from troop.engines.distributed_group import RendezvousServer
+
+    return RendezvousServer(address, limit_s)

@@ -107,8 +107,14 @@ class Supervisor:
         """Let active roles step; hosts that become ready later are resumed then."""
         self.paused, self.last_progress, self._resumed = False, time.monotonic(), True
         for host in self.hosts.values():
-            if host.ready:
+            if all(member.ready for member in self._members(host)):
                 host.send("resume")
+
+    def _members(self, host: HostHandle) -> list[HostHandle]:
+        """Return the hosts of its group, which start, pause and restart as one; `host` alone without one."""
+        if not host.meets:
+            return [host]
+        return [other for other in self.hosts.values() if other.group == host.group]
 
     def stop_restarting(self) -> None:
         """Stop restarting hosts that die, because the run is about to end."""
@@ -151,19 +157,25 @@ class Supervisor:
 
     def poll(self, seconds: float) -> None:
         """Receive messages for up to `seconds`; handle deaths, expired deadlines and due restarts."""
-        for host in self.pool.poll(self._poll_timeout(seconds), self._on_control):
-            self._on_death(host)
+        dead = self.pool.poll(self._poll_timeout(seconds), self._on_control)
+        for host in sorted(dead, key=self._is_victim):
+            if host.alive:  # otherwise it was reaped with another member of its group
+                self._on_death(host)
         now = time.monotonic()
         for name, when in list(self._restart_at.items()):
-            if when <= now:
-                del self._restart_at[name]
-                self._restart(self.hosts[name])
+            if when <= now and name in self._restart_at:  # which a restart of its group removes
+                self._restart(self._members(self.hosts[name]))
         for host in self.hosts.values():
             limit = self.limits.step_s if host.ready else self.limits.start_s
             if host.scheduled:
                 limit *= SCHEDULED_FACTOR  # one step of an evaluator is many episodes
             if host.alive and now - host.last_message > limit:
                 self._on_timeout(host, limit)
+
+    def _is_victim(self, host: HostHandle) -> bool:
+        """Return whether the host died because another member of its group had died."""
+        failure = self._failures.get(host.name)
+        return failure is not None and failure.reason.startswith("GroupBroken")
 
     def _poll_timeout(self, seconds: float) -> float:
         soonest = min(self._restart_at.values(), default=None)
@@ -183,8 +195,9 @@ class Supervisor:
             self._ever_ready.add(host.name)
             for text in notes:
                 self._note(text)
-            if not self.paused:
-                host.send("resume")
+            if not self.paused and all(member.ready for member in self._members(host)):
+                for member in self._members(host):
+                    member.send("resume")
         elif verb == "failed":
             node, method, kind, text, for_user, trace = args
             error = getattr(errors, kind, TrainingFault)(text) if for_user else None
@@ -209,6 +222,11 @@ class Supervisor:
         """Reap the host and schedule its restart; raise if the run cannot continue."""
         trace = self.pool.stack_trace(host)
         exit_reason = self.pool.reap(host)
+        members = self._members(host)
+        for member in members:
+            if member is not host:  # it waits for one that does not come
+                self.pool.reap(member)
+                self._failures.pop(member.name, None)
         failure = self._failures.pop(host.name, None)
         if failure is None:
             failure = Failure(host.nodes[0].name, exit_reason, trace)
@@ -228,18 +246,26 @@ class Supervisor:
         if len(deaths) > self.limits.restarts:
             raise _budget_exceeded(failure.node, len(deaths), deaths[0][1])
         delay = min(MAX_RESTART_DELAY_S, 0.1 * 2 ** (len(deaths) - 1))
-        self._restart_at[host.name] = now + delay
-        self._note(f"{failure.node} died ({failure.reason}); restart {len(deaths)} of {self.limits.restarts}")
+        self._restart_at |= dict.fromkeys((member.name for member in members), now + delay)
+        others = f" with the {len(members) - 1} other members of {host.group}" if len(members) > 1 else ""
+        self._note(
+            f"{failure.node} died ({failure.reason}); restart {len(deaths)} of {self.limits.restarts}{others}"
+        )
 
-    def _restart(self, host: HostHandle) -> None:
-        """Spawn a new process or actor for the host, with new edges and its newest checkpointed state."""
+    def _restart(self, hosts: list[HostHandle]) -> None:
+        """Spawn a host, or all hosts of a group, with new edges and their newest checkpointed state."""
         self.restarts += 1
         self.last_progress = time.monotonic()
-        self.pool.spawn(host)
-        self.pool.connect(host)
-        restores = host.restores_state or host.name not in self._ever_ready
-        state = self._restore([node.name for node in host.nodes]) if restores else None
-        self.pool.start(host, state or None, restored=True)
+        if self.pool.rendezvous is not None and hosts[0].meets:
+            self.pool.rendezvous.renew(hosts[0].group)
+        for host in hosts:
+            self._restart_at.pop(host.name, None)
+            self.pool.spawn(host)
+        for host in hosts:
+            self.pool.connect(host)
+            restores = host.restores_state or host.name not in self._ever_ready
+            state = self._restore([node.name for node in host.nodes]) if restores else None
+            self.pool.start(host, state or None, restored=True)
 
 
 def _budget_exceeded(node: str, deaths: int, first: Failure) -> RestartBudgetExceeded:

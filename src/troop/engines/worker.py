@@ -7,9 +7,11 @@ import os
 import threading
 import time
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from troop.core.errors import TroopError
+from troop.core.group import Group
+from troop.core.program import Seat, join_alone
 from troop.core.role import Checkpointable, PublishesWeights, Restartable, RestartsFresh
 from troop.engines.host import Host
 from troop.engines.metrics import MetricAggregator
@@ -18,6 +20,9 @@ from troop.engines.rpc.dispatcher import Dispatcher
 from troop.engines.rpc.stub import Stub
 from troop.engines.rpc.transport import HostSpec, Transport
 from troop.logs.process_usage import ProcessUsage
+
+if TYPE_CHECKING:  # it imports torch
+    from troop.engines.distributed_group import DistributedGroup
 
 HEARTBEAT_S = 1.0  # longest time between two reports of a host
 DELIVERY_LIMIT_S = 1.0  # a pause waits this long for sent messages to arrive; less than the driver waits
@@ -41,6 +46,7 @@ class Worker:
         self.usage = ProcessUsage()
         self.paused, self.stopping, self.started = True, False, False
         self.pending: list[str] = []  # commands to be handled between steps
+        self.group: DistributedGroup | None = None
         self._initial_state: dict[str, Any] | None = None
         self._restored = False  # whether this host replaces one that crashed
         self._activity = ("", "its constructor")  # node and the method that runs, for failure reports
@@ -66,7 +72,7 @@ class Worker:
         self.close()
 
     def _start(self) -> None:
-        self.host = Host(self.spec.program, self.spec.seed, self._stub, self._on_build)
+        self.host = Host(self.spec.program, self.spec.seed, self._stub, self._on_build, self._join)
         self.dispatcher = Dispatcher(
             self.host, self.transport.edges, self.transport.replies, self.role_times, self._on_call
         )
@@ -95,6 +101,21 @@ class Worker:
     def _stub(self, node: str) -> Stub:
         return Stub(self.transport.client(self.spec.servers[node]), node)
 
+    def _join(self, seat: Seat) -> Group:
+        """Return the group of a role of this host; waits for the other members."""
+        if self.spec.rendezvous is None:
+            return join_alone(seat)
+        if self.group is None:
+            from troop.engines.distributed_group import DistributedGroup
+
+            self.group = DistributedGroup(seat, self.spec.rendezvous, self.check_wait)
+        return self.group
+
+    @property
+    def _between_rounds(self) -> bool:
+        """Whether the host can pause: a member of a group only pauses together with the others."""
+        return self.group is None or self.group.paused
+
     def _on_build(self, node: str) -> None:
         self._activity = (node, "its constructor")
 
@@ -108,7 +129,7 @@ class Worker:
         served = self.dispatcher.serve()
         if self.pending:
             self._handle_pending()
-        stepping = bool(self.host.active) and not self.paused
+        stepping = bool(self.host.active) and not (self.paused and self._between_rounds)
         progressed = stepping and self._step_all()
         self.report(progressed or served)
         if progressed or (served and stepping):
@@ -160,7 +181,7 @@ class Worker:
     def _handle_pending(self) -> None:
         """Handle the commands that must wait for the end of a step."""
         while self.pending:
-            if self.pending[0] == "paused" and self._awaits_delivery():
+            if self.pending[0] == "paused" and (not self._between_rounds or self._awaits_delivery()):
                 return  # keep serving meanwhile: peers may wait for replies before they can pause
             command = self.pending.pop(0)
             if command == "paused":
@@ -195,8 +216,12 @@ class Worker:
         elif verb == "pause":
             self.paused, self._delivery_deadline = True, None
             self.pending.append("paused")
+            if self.group is not None:
+                self.group.pause_requested = True
         elif verb == "resume":
             self.paused = False
+            if self.group is not None:
+                self.group.resume()
         elif verb == "stop":
             self.stopping = True
         else:
@@ -266,6 +291,8 @@ class Worker:
         if hasattr(self, "host"):
             for text in self.host.close():
                 self.transport.send_control("note", text)
+        if self.group is not None:
+            self.group.close()
         self.transport.flush(2.0)
 
 

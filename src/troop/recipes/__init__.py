@@ -6,6 +6,7 @@ from troop.core.user_code import entry_points, is_code_name
 from troop.recipes import (
     apex,
     appo,
+    data_parallel,
     ddpg_sync,
     dqn,
     fast_td3,
@@ -21,7 +22,22 @@ from troop.recipes import (
 from troop.recipes.outside import load_recipe
 from troop.recipes.recipe import Recipe, RecipeArgs
 
-_MODULES = (fast_td3, simbav2, sac, pixels, flash_sac, ddpg_sync, dqn, apex, gorila, pql, ppo, impala, appo)
+_MODULES = (
+    fast_td3,
+    simbav2,
+    sac,
+    pixels,
+    flash_sac,
+    ddpg_sync,
+    dqn,
+    apex,
+    gorila,
+    pql,
+    ppo,
+    impala,
+    appo,
+    data_parallel,
+)
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for module in _MODULES for recipe in module.RECIPES}
 
 __all__ = ["RECIPES", "Recipe", "RecipeArgs", "find"]

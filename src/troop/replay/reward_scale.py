@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from troop.core.batch import NStep, Rollout
-from troop.core.peers import NO_PEERS, Moments, Peers
+from troop.core.peers import NO_PEERS, ExchangingPeers, Moments, Peers
 
 
 def reward_divisor(returns: Moments, max_return: float) -> Tensor:
@@ -51,6 +51,11 @@ class RewardScale:
         self.moments = self.moments.merge(batch)
         if (shared := self.peers.merge_moments("returns", batch, self.moments)) is not None:
             self.moments = shared.to(self.returns.device, torch.float32)
+
+    def exchange(self) -> None:
+        """Share the statistics with the other copies of a learner, if they exchange them at fixed times."""
+        if isinstance(self.peers, ExchangingPeers):
+            self.moments = self.peers.exchange(self.moments).to(self.returns.device, torch.float32)
 
     def end_streams(self, streams: Tensor | None = None) -> None:
         """Set the returns of these streams (None: all) to 0."""

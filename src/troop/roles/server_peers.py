@@ -188,6 +188,15 @@ class ServerPeers:
         self._merged: dict[str, Prefetch[[str, Moments, Moments], Moments]] = {}  # requests by statistic
         self._unsent: dict[str, Moments] = {}
 
+    size = 1  # each copy steps on its own
+
+    def average_gradient(self, gradient: Tensor, loss: Tensor) -> None:
+        """Keep the gradient: it is sent to the servers."""
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Return x."""
+        return x
+
     def optimizer(self, parameters: list[nn.Parameter], make: MakeOptimizer) -> Optimizer:
         """Return an optimizer that steps on the servers; `make` is not used."""
         optimizer = ParameterServerOptimizer(parameters, len(self.optimizers), self.servers, self.outliers)

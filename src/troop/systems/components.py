@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -16,6 +16,7 @@ from troop.core.env import EnvConfig, EnvSpec
 from troop.core.errors import BadInput
 from troop.core.exploration import Exploration, PerEnv
 from troop.core.flow import WeightSource
+from troop.core.group import Group
 from troop.core.peers import NO_PEERS, Peers
 from troop.core.program import Program, Schedule, build, derive_seed
 from troop.core.system import RunSettings
@@ -25,8 +26,10 @@ from troop.replay.recorders.trajectories import TrajectoryRecorder
 from troop.replay.uniform import ReplaySize, UniformReplay
 from troop.roles.auto_compile import AutoCompile
 from troop.roles.collector import Collector, EnvFactory
+from troop.roles.data_parallel import DataParallelTrainer
 from troop.roles.evaluator import Evaluator
 from troop.roles.sampler import Sampler, StatefulRecorder
+from troop.roles.trainer import Trainer
 
 
 def n_step_experience(algorithm: AlgorithmConfig[Transition], spec: EnvSpec, system: str = "chosen") -> NStep:
@@ -107,6 +110,25 @@ def auto_compile(
         return None
     learner = {"algorithm": encode(algorithm), "env": encode(env), "method": method, "device": device}
     return AutoCompile(learner, settings.minutes)
+
+
+class Membership(NamedTuple):
+    """Place of a trainer in a group, and the share of finished members at which it ends its rollout."""
+
+    group: Group
+    preemption: float = 1.0
+
+
+def add_trainer_node(
+    program: Program,
+    name: str,
+    membership: Membership | None,
+    *args: Any,  # noqa: ANN401 - the arguments of Trainer
+) -> Trainer[Any, Any]:
+    """Add a Trainer or, with a membership, one that averages its gradients with the rest of its group."""
+    if membership is None:
+        return program.add(name, Trainer, *args)
+    return program.add(name, DataParallelTrainer, membership.group, membership.preemption, *args)
 
 
 def make_policy(algorithm: AlgorithmConfig[Any], spec: EnvSpec, device: str) -> Policy:

@@ -18,7 +18,7 @@ from troop.roles.collector import EnvFactory
 from troop.roles.staggered_starts import StaggeredMake
 from troop.roles.trainer import Trainer
 from troop.roles.update_schedule import UpdateSchedule
-from troop.systems.components import add_evaluator
+from troop.systems.components import Membership, add_evaluator, add_trainer_node
 
 
 def trajectory_experience(algorithm: AlgorithmConfig[Trajectory], system: str) -> TrajectorySpec:
@@ -62,13 +62,15 @@ class OnPolicy:
         env: EnvConfig,
         settings: RunSettings,
         learner: Algorithm[Trajectory],
+        membership: Membership | None = None,
     ) -> Trainer[Trajectory, Trajectory]:
-        """Add a node that collects rollouts and learns from each."""
+        """Add a node that collects rollouts and learns from each, alone or as a member of a group."""
         experience = trajectory_experience(algorithm, program.name)
         make_env = partial(env.make, device=settings.device)
-        return program.add(
+        return add_trainer_node(
+            program,
             name,
-            Trainer,
+            membership,
             EnvFactory(
                 StaggeredMake(make_env) if self.stagger else make_env,
                 derive_seed(settings.seed, "train"),

@@ -21,7 +21,9 @@ from troop.roles.collector import EnvFactory
 from troop.roles.trainer import Trainer
 from troop.roles.update_schedule import UpdateSchedule
 from troop.systems.components import (
+    Membership,
     add_evaluator,
+    add_trainer_node,
     auto_compile,
     make_replay,
     n_step_experience,
@@ -73,10 +75,11 @@ class Sync:
         exploration: Exploration,
         replay_name: str = "replay",
         peers: Peers = NO_PEERS,
+        membership: Membership | None = None,
     ) -> Trainer[Rollout, Transition]:
         """Add a node that collects, stores and updates in turn; `replay_name` prefixes its replay metrics.
 
-        Replays with `peers` share their reward scale.
+        Replays with `peers` share their reward scale. With a membership the node is one of a group.
         """
         spec, seed, device = env.spec, settings.seed, settings.device
         experience = n_step_experience(algorithm, env.spec, program.name)
@@ -86,9 +89,10 @@ class Sync:
         compilation = None
         if peers is NO_PEERS:
             compilation = auto_compile(algorithm, env, settings, device)
-        return program.add(
+        return add_trainer_node(
+            program,
             name,
-            Trainer,
+            membership,
             EnvFactory(make_env, derive_seed(seed, "train"), self.recreate_interval(spec)),
             learner,
             build(StepRecorder, env.envs),

@@ -35,12 +35,23 @@ class OptimizerConfig:
     decay: float = 0.99  # RMSProp
     centered: bool = False  # RMSProp
 
-    def build(self, module: nn.Module, lr: float, peers: Peers, every: int = 1) -> ModuleOptimizer:
-        """Flatten `module` and return its optimizer; it steps on every `every`-th update of the schedule."""
+    def build(
+        self,
+        module: nn.Module,
+        lr: float,
+        peers: Peers,
+        every: int = 1,
+        clip_groups: Sequence[Sequence[int]] = (),
+    ) -> ModuleOptimizer:
+        """Flatten `module` and return its optimizer; it steps on every `every`-th update of the schedule.
+
+        Gradients are clipped together or, with `clip_groups`, separately for each list of parameter numbers.
+        """
         # On CUDA the rate is a tensor, so that changing it neither recompiles nor re-captures a graph.
         rate = torch.tensor(lr, device=self.device) if "cuda" in self.device else lr
         flat = flatten_parameters(module)
-        return ModuleOptimizer(self, module, flat, peers.optimizer([flat], self._factory(rate)), lr, every)
+        optimizer = peers.optimizer([flat], self._factory(rate))
+        return ModuleOptimizer(self, module, flat, optimizer, lr, peers, every, clip_groups)
 
     def _factory(self, rate: float | Tensor) -> MakeOptimizer:
         if self.kind == "adam":
@@ -74,10 +85,14 @@ class ModuleOptimizer:
         flat: nn.Parameter,
         optimizer: Optimizer,
         lr: float,
+        peers: Peers,
         every: int = 1,
+        clip_groups: Sequence[Sequence[int]] = (),
     ) -> None:
         trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._grads = [parameter.grad for parameter in trainable if parameter.grad is not None]  # views
+        self._clip_groups = [[self._grads[index] for index in group] for group in clip_groups]
+        self.peers = peers
         self.config, self.flat, self.optimizer, self.lr, self.every = config, flat, optimizer, lr, every
         self.consecutive_skips = torch.zeros((), device=config.device)
         self.steps = 0
@@ -89,8 +104,12 @@ class ModuleOptimizer:
         """
         assert self.flat.grad is not None
         torch._foreach_copy_(self._grads, list(grads))
+        self.peers.average_gradient(self.flat.grad, loss)  # before clipping, so that all copies clip alike
         magnitude = loss + self.flat.grad.sum()  # finite only if the loss and every gradient are
-        if self.config.max_grad_norm:
+        if self._clip_groups:
+            for group in self._clip_groups:
+                clip_norm(group, self.config.max_grad_norm)
+        elif self.config.max_grad_norm:
             magnitude = nn.utils.clip_grad_norm_([self.flat], self.config.max_grad_norm)
         skip = (magnitude - magnitude != 0).float()  # one operation less than torch.isfinite
         self._set_learning_rate()
@@ -140,3 +159,10 @@ class ModuleOptimizer:
         self.optimizer.load_state_dict(own)
         self.steps = int(state["steps"])
         self.consecutive_skips = state["consecutive_skips"].to(self.config.device)
+
+
+def clip_norm(grads: list[Tensor], max_norm: float) -> None:
+    """Scale the gradients in place so that their joint norm is at most `max_norm`; 0 does not clip."""
+    if max_norm:
+        norm = nn.utils.get_total_norm(grads)
+        torch._foreach_mul_(grads, (max_norm / (norm + 1e-6)).clamp_max(1.0))

@@ -14,7 +14,7 @@ from multiprocessing import connection as mp_connection
 from typing import Any
 
 from troop.core.program import Program
-from troop.engines.pool import ControlMessage, HostHandle, OnControl, host_handles
+from troop.engines.pool import ControlMessage, HostHandle, OnControl, host_handles, rendezvous_server
 from troop.engines.private_folder import use_for_multiprocessing
 from troop.engines.processes import child
 from troop.engines.processes.fork_server import PRELOAD_MODULES
@@ -23,6 +23,7 @@ from troop.engines.rpc.decode import unpack
 from troop.engines.rpc.shared_memory import FlowCounters, create_memfd, from_memfd, to_memfd
 from troop.engines.runtime import block_stop_signals, thread_limit
 
+LOOPBACK = "127.0.0.1"
 STACK_BYTES = 20_000  # of a stack trace that are read
 
 
@@ -46,6 +47,7 @@ class ProcessPool:
     ) -> None:
         self.hosts = host_handles(program)
         self._seed, self._mailbox_bytes, self._wait_limit_s = seed, mailbox_bytes, wait_limit_s
+        self.rendezvous = rendezvous_server(self.hosts, LOOPBACK, wait_limit_s)
         self._processes: dict[str, HostProcess] = {}
         self._context: Any = multiprocessing.get_context(start_method)
         if start_method == "forkserver":
@@ -57,7 +59,7 @@ class ProcessPool:
     def spawn(self, host: HostHandle) -> None:
         """Start a process for the host; it waits for `start` before it serves calls."""
         driver_end, host_end = socket_pair()
-        spec = host.spec(self._seed, self._mailbox_bytes, self._wait_limit_s)
+        spec = host.spec(self._seed, self._mailbox_bytes, self._wait_limit_s, rendezvous=self.rendezvous)
         process = self._context.Process(target=child.main, args=(spec, host_end), name=host.name)
         try:
             with block_stop_signals(), thread_limit(host.threads):  # until the child leads its own group

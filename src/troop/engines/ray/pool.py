@@ -7,17 +7,20 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from troop.core.errors import SetupProblem
 from troop.core.program import Program
-from troop.engines.pool import ControlMessage, HostHandle, OnControl, host_handles
+from troop.engines.pool import ControlMessage, HostHandle, OnControl, host_handles, rendezvous_server
 from troop.engines.ray.host_actor import CONTROL_GROUP, VERSION, RayHost
 from troop.engines.ray.message import Body, from_body, to_body
 from troop.engines.ray.placement import Placement
 from troop.engines.rpc.codec import pack
 from troop.engines.rpc.decode import unpack
 from troop.engines.worker import HEARTBEAT_S
+
+if TYPE_CHECKING:  # it imports torch
+    from troop.engines.distributed_group import RendezvousServer
 
 CONTROL_CALLS = 8  # concurrent calls of the driver to one actor, in addition to the messages of peers
 PEER_MESSAGES = 10_000  # messages of all clients that may wait in one actor
@@ -56,6 +59,7 @@ class RayPool:
     def __init__(self, program: Program, seed: int, mailbox_bytes: int, wait_limit_s: float) -> None:
         self.hosts = host_handles(program)
         self.deferred = deferrable_hosts(self.hosts)
+        self.rendezvous: RendezvousServer | None = None  # until `configure`
         self._seed, self._mailbox_bytes, self._wait_limit_s = seed, mailbox_bytes, wait_limit_s
         self._actors: dict[str, ActorRecord] = {}  # by host
         self._nodes: dict[str, str] = {}  # host -> id of the node of its current or last actor
@@ -64,7 +68,11 @@ class RayPool:
 
     def configure(self, placement: Placement, lost_limit_s: float, secure: bool) -> None:
         """Set where actors run, when a silent one counts as lost, and whether nodes must require a token."""
+        import ray
+
         self._placement, self._lost_limit_s, self._secure = placement, lost_limit_s, secure
+        address = str(ray.util.get_node_ip_address())
+        self.rendezvous = rendezvous_server(self.hosts, address, self._wait_limit_s)
 
     def spawn(self, host: HostHandle) -> None:
         """Create an actor for the host; it waits for `start` before it serves calls."""
@@ -179,7 +187,7 @@ class RayPool:
             )
         record.admitted, self._nodes[host.name] = True, node
         report_s = min(max(REPORT_S, REPORT_S_PER_HOST * len(self.hosts)), HEARTBEAT_S)
-        spec = host.spec(self._seed, self._mailbox_bytes, self._wait_limit_s, report_s)
+        spec = host.spec(self._seed, self._mailbox_bytes, self._wait_limit_s, report_s, self.rendezvous)
         record.handle.start.remote(spec, record.generation)
 
     def _death_reason(self, record: ActorRecord, error: Exception) -> str:
@@ -242,13 +250,14 @@ class RayPool:
 def deferrable_hosts(hosts: Mapping[str, HostHandle]) -> frozenset[str]:
     """Return the hosts without which training can begin.
 
-    These are the hosts without clients that only evaluate or that build the same roles as an earlier host.
+    These are the hosts without clients and outside of groups that only evaluate or that build the same roles
+    as an earlier host.
     Every Ray actor imports torch by itself, so on few cores starting all at once delays the first env step.
     """
     deferrable, roles = set(), set()
     for name, host in hosts.items():
         makes = tuple(node.build.make for node in host.nodes)
-        if not host.clients and (host.scheduled or makes in roles):
+        if not host.clients and not host.meets and (host.scheduled or makes in roles):
             deferrable.add(name)
         roles.add(makes)
     return frozenset(deferrable)

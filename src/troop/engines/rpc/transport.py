@@ -10,6 +10,7 @@ from troop.engines.rpc.dispatcher import ReplySender
 from troop.engines.rpc.stub import CallChannel
 
 if TYPE_CHECKING:
+    from troop.engines.distributed_group import Rendezvous
     from troop.engines.worker import Worker
 
 
@@ -26,6 +27,7 @@ class HostSpec:
     mailbox_bytes: int  # that one client may have sent to one server without their being handled
     wait_limit_s: float  # longest time a role may be blocked on a peer
     report_s: float = 0.1  # seconds between reports while roles make progress
+    rendezvous: Rendezvous | None = None  # of the group that a role of the host belongs to, if any
 
 
 class Transport(Protocol):

@@ -83,6 +83,20 @@ class TrajectoryRecorder:
             self.episode_return.zero_()
         return completed
 
+    def end_rollout(self, obs: Obs) -> list[Trajectory]:
+        """Return the steps recorded so far as a shorter trajectory that ends at `obs`; nothing without steps.
+
+        The episodes continue in the next trajectory.
+        """
+        if not self.time:
+            return []
+        steps = self.time
+        self._write_obs(steps, obs)
+        self.rows = {name: x[: steps + (name == "started")] for name, x in self.rows.items()}
+        self.obs = {name: x[: steps + 1] for name, x in self.obs.items()}
+        self.extras = {name: x[:steps] for name, x in self.extras.items()}
+        return [self._take()]
+
     def _allocate(self, obs: Obs, output: PolicyOutput) -> None:
         shape, device = (self.length, self.envs), output.action.device
 

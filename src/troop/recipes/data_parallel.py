@@ -1,0 +1,116 @@
+"""DD-PPO and FastTD3 on several workers: the papers' settings, and small networks for CPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from troop.algorithms import PPOConfig
+from troop.core.batch import Trajectory, Transition
+from troop.core.engine import Until
+from troop.engines import Processes
+from troop.engines.runtime import cores
+from troop.experiment import Experiment
+from troop.recipes import fast_td3
+from troop.recipes.env import resolve_atari, resolve_env, with_threads
+from troop.recipes.ppo import ATARI, ATARI_STEPS, SMALL, divided, is_atari
+from troop.recipes.recipe import Recipe, RecipeArgs
+from troop.systems import DataParallel, OnPolicy, Sync
+
+DEFAULT_ENV = "CartPole-v1"
+# Wijmans et al. 2020 and the authors' code, PointGoal navigation: 4 envs and rollouts of 128 per worker, 2
+# epochs of 2 minibatches, value clip, no advantage normalization, gradient norm 0.2, LSTM. Their rewards and
+# images are of one simulator; other images use the same values.
+PAPER: dict[str, Any] = {
+    "length": 128,
+    "epochs": 2,
+    "minibatches": 2,
+    "lr": 2.5e-4,
+    "eps": 1e-5,
+    "clip": 0.2,
+    "value_clip": 0.2,
+    "entropy_coef": 0.01,
+    "max_grad_norm": 0.2,
+    "normalize_advantages": "none",
+}
+SMALL_ENVS = 32  # per worker
+
+
+def workers() -> int:
+    """Return one worker per core, at least two."""
+    return max(2, cores())
+
+
+def dd_ppo(args: RecipeArgs) -> Experiment[Trajectory]:
+    """Return PPO's settings, with the envs divided among one worker per core."""
+    if is_atari(args):
+        env, settings, until = resolve_atari(args, 4), ATARI, Until(env_steps=ATARI_STEPS)
+        rollouts = OnPolicy(recreate_every=0)  # games are long: a resumed run starts new ones
+    else:
+        env, _ = resolve_env(args, DEFAULT_ENV, SMALL_ENVS)
+        settings, until, rollouts = SMALL, Until(minutes=10), OnPolicy()
+    return Experiment(
+        with_threads(env, 1),
+        PPOConfig(**divided(settings, env.envs)),
+        DataParallel(workers(), rollouts=rollouts),
+        Processes(),
+        until=until,
+        device=args.device,
+        recipe="dd-ppo",
+    )
+
+
+def dd_ppo_paper(args: RecipeArgs) -> Experiment[Trajectory]:
+    """Return the paper's settings for navigation, with an LSTM of 512 units."""
+    env, _ = resolve_env(args, DEFAULT_ENV, 4)
+    settings = divided(PAPER | {"core": "lstm", "core_size": 512}, env.envs)
+    return Experiment(
+        with_threads(env, 1),
+        PPOConfig(**settings),
+        DataParallel(workers()),
+        Processes(),
+        until=Until(env_steps=2_500_000_000),
+        device=args.device,
+        recipe="dd-ppo-paper",
+    )
+
+
+def fasttd3_ddp(args: RecipeArgs) -> Experiment[Transition]:
+    """Return FastTD3 with a share of its envs, batch and replay on each worker."""
+    base, count = fast_td3.default_experiment(args), workers()
+    assert isinstance(base.system, Sync)
+    schedule = base.system.schedule
+    envs = args.envs or max(1, base.env.envs // count)
+    batch_size = max(1, schedule.batch_size // count)
+    return dataclasses.replace(
+        base,
+        env=with_threads(base.env.with_envs(envs), 1) if args.on_cpu else base.env.with_envs(envs),
+        algorithm=dataclasses.replace(base.algorithm, compile=False),  # type: ignore[type-var]
+        system=DataParallel(
+            count,
+            replays=dataclasses.replace(
+                base.system,
+                schedule=dataclasses.replace(schedule, batch_size=batch_size, max_updates_per_step=0.0),
+                replay_capacity=base.system.replay_capacity // count,
+            ),
+        ),
+        engine=Processes(),
+        recipe="fasttd3-ddp",
+    )
+
+
+RECIPES = [
+    Recipe(
+        "dd-ppo",
+        "DD-PPO (Wijmans et al. 2020): workers act, learn and average gradients; no central learner",
+        DEFAULT_ENV,
+        dd_ppo,
+    ),
+    Recipe("dd-ppo-paper", "DD-PPO with the paper's settings for navigation", DEFAULT_ENV, dd_ppo_paper),
+    Recipe(
+        "fasttd3-ddp",
+        "FastTD3 on several workers or GPUs, which average their gradients",
+        fast_td3.DEFAULT_ENV,
+        fasttd3_ddp,
+    ),
+]

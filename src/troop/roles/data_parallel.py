@@ -1,0 +1,115 @@
+"""DataParallelTrainer: a trainer whose copies act on their own and average their gradients (DD-PPO)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Generic
+
+import torch
+
+from troop.core.errors import TrainingFault
+from troop.core.flow import ExchangesStatistics, RolloutRecorder
+from troop.core.group import Group
+from troop.core.role import Metrics
+from troop.roles.trainer import Batch, Recorded, Trainer
+
+MIN_SHARE = 0.25  # of a rollout that a slow worker collects before the others may end it
+POLL_S = 0.005  # seconds between two looks at how many workers have finished
+CHECK_EVERY = 100  # updates between two comparisons of the workers' weights
+
+
+class DataParallelTrainer(Trainer[Recorded, Batch], Generic[Recorded, Batch]):
+    """One member of a group: all members make the same updates with the mean of their gradients.
+
+    With rollouts, a member that has collected a quarter of its rollout ends it once `preemption` x size of
+    the members have finished theirs. Every member makes the same number of collectives in an update, whatever
+    the length of its rollout.
+    """
+
+    def __init__(self, group: Group, preemption: float, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **kwargs)
+        self.group, self.preemption = group, preemption
+        self._synchronized = self._can_sample = False
+        self._next_poll = 0.0
+
+    def step(self) -> Metrics:
+        """Make one vector step, and the updates together with the other members when they are due."""
+        if not self._synchronized:
+            self._synchronize()
+        self.vector_steps += 1
+        self.collector.send()
+        if self.schedule.overlap:
+            metrics = self._update_together()
+            return self._collect() | metrics
+        metrics = self._collect()
+        if isinstance(self.recorder, RolloutRecorder):
+            metrics |= self._end_late_rollout(self.recorder)
+            if len(self.replay) < self.schedule.batch_size:
+                return metrics
+            self.group.add_finished(self.version)
+        return metrics | self._update_together()
+
+    def _synchronize(self) -> None:
+        """Continue with the learner of rank 0, which a checkpoint contains."""
+        own = {"algorithm": self.algorithm.state_dict(), "version": self.version, "steps": self.vector_steps}
+        state = self.group.broadcast_state(own)
+        if self.group.rank:
+            self.algorithm.load_state_dict(state["algorithm"])
+            self.version = self.collector.version = int(state["version"])
+            self.vector_steps = int(state["steps"])
+        self._synchronized = True
+
+    def _end_late_rollout(self, recorder: RolloutRecorder[Recorded]) -> Metrics:
+        """End the rollout if enough other members have finished theirs."""
+        now = time.perf_counter()
+        if recorder.time < MIN_SHARE * recorder.length or self.preemption >= 1 or now < self._next_poll:
+            return {}
+        self._next_poll = now + POLL_S
+        if self.group.count_finished(self.version) < self.preemption * self.group.size:
+            return {}
+        missing = recorder.length - recorder.time
+        for rollout in recorder.end_rollout(self.collector.last_step.obs):
+            self.replay.add(rollout)
+        return {"count/preempted_steps": missing}
+
+    def _update_together(self) -> Metrics:
+        metrics: Metrics = self._update() if self._all_can_sample() else {}
+        if isinstance(self.replay.reward_scale, ExchangesStatistics):
+            self.replay.reward_scale.exchange()
+        if metrics.get("count/updates") and self.version % CHECK_EVERY == 0:
+            self._compare_weights()
+        self.group.end_round()
+        if self.group.rank:  # all members make the same updates
+            metrics = {name: value for name, value in metrics.items() if name != "count/updates"}
+        return metrics
+
+    def _all_can_sample(self) -> bool:
+        """Whether the replays of all members have enough rows; those of queues always have."""
+        if not self._can_sample and not isinstance(self.recorder, RolloutRecorder):
+            ready = self.replay.sample(self.schedule.batch_size) is not None
+            self._can_sample = bool(self.group.all_reduce(torch.tensor(float(ready))) == self.group.size)
+            return self._can_sample
+        return True
+
+    def _compare_weights(self) -> None:
+        """Raise TrainingFault if a member's weights are not those of rank 0."""
+        weights = [x for x in self.algorithm.policy.state_dict().values() if x.is_floating_point()]
+        own = torch.stack([x.double().sum() for x in weights]).cpu()
+        gathered = self.group.all_gather(own)
+        different = (gathered != gathered[0]).any(1).nonzero().flatten().tolist()
+        if different:
+            raise TrainingFault(
+                f"After {self.version} updates the weights of members {different} of the group differ from "
+                "those of member 0: an update of this algorithm depends on more than shared gradients."
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of a trainer; the learner's is that of rank 0."""
+        return super().state_dict() | ({"algorithm": None} if self.group.rank else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state_dict`."""
+        if state["algorithm"] is None:
+            state = state | {"algorithm": self.algorithm.state_dict()}
+        super().load_state_dict(state)
+        self._synchronized = False

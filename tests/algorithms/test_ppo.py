@@ -132,7 +132,7 @@ def test_a_whole_update_matches_an_independent_version(autoreset, value_clip):
 
 def test_at_the_first_minibatch_nothing_is_clipped_and_the_loss_is_that_of_the_advantages():
     learner, batch = rollout(PPOConfig(length=16, entropy_coef=0.0, **PLAIN))
-    rows = learner.prepare(batch)
+    rows = learner.with_normalized_advantages(learner.prepare(batch))
     _, (kl, outside, policy_loss, _, _) = learner.loss(rows, torch.tensor(0.2))
     assert float(kl) == pytest.approx(0, abs=1e-6) and float(outside) == 0
     assert float(policy_loss) == pytest.approx(0, abs=1e-6)  # minus the mean of normalized advantages

@@ -7,11 +7,11 @@ import torch
 
 from troop.algorithms import DQNConfig, FlashSACConfig, SACConfig, TD3Config
 from troop.core.system import Evaluation, RunSettings
-from troop.engines.host import Host
+from troop.engines import Inline
 from troop.envs import Toy
 from troop.roles.learner import LearnerConfig
 from troop.roles.update_schedule import UpdateSchedule
-from troop.systems import PQL, Apex, Gorila, Sync
+from troop.systems import PQL, Apex, DataParallel, Gorila, Sync
 
 SMALL = {"actor_hidden": (8,), "critic_hidden": (8,), "v_min": -10.0, "v_max": 10.0}
 ALGORITHMS = {
@@ -30,6 +30,13 @@ SYSTEMS = {  # with the updates of fifty rounds: two per round, after six rows p
         Sync(UpdateSchedule(16, 2, overlap=True), replay_capacity=400, learning_starts=6),
         2 * 44,
     ),
+    "data-parallel": (
+        DataParallel(
+            2,
+            replays=Sync(UpdateSchedule(16, 2), replay_capacity=400, learning_starts=6, recreate_every=20),
+        ),
+        2 * 45,
+    ),
 }
 ENVS = {
     "clock": Toy("Clock", 4, limit=9, autoreset="next_step"),
@@ -40,7 +47,7 @@ ENVS = {
 
 def run_fifty_rounds(system, algorithm, env):
     """Return the metrics of all steps and the final state."""
-    host = Host(system.program(algorithm, env, SETTINGS), 3)
+    host = Inline().make_host(system.program(algorithm, env, SETTINGS), 3)
     metrics = [step for _ in range(50) for step in host.step_all()]
     host.close()
     return metrics, copy.deepcopy(host.state_dict())

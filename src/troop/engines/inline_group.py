@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -119,7 +120,8 @@ class InlineMember:
 
     def broadcast_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return the state of rank 0."""
-        received: dict[str, Any] = self.group.exchange(self.rank, state)[0]
+        sent = copy.deepcopy(state) if self.rank == 0 else None  # rank 0 continues before the others load it
+        received: dict[str, Any] = self.group.exchange(self.rank, sent)[0]
         return received
 
     def end_round(self) -> None:

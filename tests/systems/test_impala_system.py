@@ -10,7 +10,7 @@ from host_killer import HostKiller, host_processes
 from troop.algorithms import ImpalaConfig, PPOConfig
 from troop.core.engine import Until
 from troop.core.system import Evaluation, RunSettings
-from troop.engines import Processes
+from troop.engines import Inline, Processes
 from troop.engines.host import Host
 from troop.envs import Toy
 from troop.systems import IMPALA
@@ -54,6 +54,53 @@ def test_batches_come_from_all_actors_and_every_stream_is_learned_from_once(algo
         runs.append([batch.obs["obs"].clone() for batch in seen])
         host.close()
     assert all(torch.equal(one, two) for one, two in zip(*runs, strict=True))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_several_learners_share_the_queue_and_keep_equal_weights(algorithm):
+    """Each stream goes to one learner; updates are counted once."""
+    program = IMPALA(2, 4, learners=2).program(ALGORITHMS[algorithm], ENV, SETTINGS)
+    host, seen = Inline().make_host(program, 3), []
+    learners = [host.roles["learner"], host.roles["learner1"]]
+    for learner in learners:
+
+        def keep(batch, update=learner.algorithm.update):
+            seen.append(batch.obs["obs"].clone())
+            return update(batch)
+
+        learner.algorithm.update = keep
+    metrics = rounds(host, 120)
+    steps, updates = (sum(m.get(f"count/{name}", 0) for m in metrics) for name in ("env_steps", "updates"))
+    assert abs(learners[0].updates - learners[1].updates) <= 1  # one may wait for its batch
+    assert updates == learners[0].updates > 3 and len(seen) * 4 * 5 <= steps
+    assert not any(torch.equal(one, two) for i, one in enumerate(seen) for two in seen[:i])
+    if learners[0].updates == learners[1].updates:
+        first, second = (learner.algorithm.policy.state_dict() for learner in learners)
+        assert all(torch.equal(x, second[name]) for name, x in first.items())
+    assert host.roles["weights"].latest(-1)[0] == learners[0].updates
+    host.close()
+
+
+@pytest.mark.reliability("K7")
+def test_killed_learner_of_several_restarts_all_learners():
+    observer = HostKiller((("learner1",), ("learner",)), steps=300, updates=8)
+    engine = Processes(threads=1, log_s=0.05, checkpoint_s=0.3)
+    program = IMPALA(2, 4, learners=2).program(ALGORITHMS["impala"], ENV, SETTINGS)
+    result = engine.run(program, Until(minutes=3), 3, observer)
+    assert result.status == "stopped", "the run ended before all kills of the plan"
+    assert result.counters.restarts == 2
+    assert not host_processes(os.getpid())
+
+
+def test_full_queue_in_bytes_makes_actors_wait():
+    host = Host(IMPALA(2, 4, queue_size=100, queue_mb=0.003).program(ALGORITHMS["lstm"], ENV, SETTINGS), 3)
+    host.active.remove("learner")  # a paused learner
+    host.roles["learner"].step()  # publishes the first weights
+    rounds(host, 200)
+    queue, (first, *_) = host.roles["queue"], host.roles["queue"]._waiting
+    assert queue.nbytes >= queue.max_bytes and len(queue) < queue.capacity
+    assert queue.nbytes <= queue.max_bytes + 3 * 2 * 2 * first.nbytes  # what two double-buffered actors sent
+    host.close()
 
 
 def test_a_saved_run_can_be_continued():

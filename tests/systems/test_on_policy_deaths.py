@@ -1,4 +1,4 @@
-"""Hosts of OnPolicy and A3C are killed while they work: the run continues from its checkpoints."""
+"""Hosts of OnPolicy, A3C and DataParallel are killed: the run continues from its checkpoints."""
 
 import os
 
@@ -10,7 +10,7 @@ from troop.core.engine import Until
 from troop.core.system import Evaluation, RunSettings
 from troop.engines import Processes
 from troop.envs import Toy
-from troop.systems import A3C, OnPolicy
+from troop.systems import A3C, DataParallel, OnPolicy
 
 SETTINGS = RunSettings(3, "cpu", Evaluation(episodes=2, env_steps=400, max_episode_steps=20))
 ENGINE = Processes(threads=1, log_s=0.05, checkpoint_s=0.3)
@@ -19,6 +19,7 @@ ENV = Toy("Countdown", 4, limit=9, discrete=True)
 PLANS = {
     "on-policy": (OnPolicy(), (("trainer",), ("evaluator",), ("trainer",))),
     "a3c": (A3C(2), (("server",), ("worker1",), ("worker0", "worker1"), ("evaluator",))),
+    "data-parallel": (DataParallel(2), (("worker1",), ("worker0",), ("evaluator",))),
 }
 
 
@@ -30,7 +31,7 @@ def killed_run(request):
     return request.param, plan, observer, result
 
 
-@pytest.mark.reliability("K5", "K6")
+@pytest.mark.reliability("K5", "K6", "K7")
 def test_killed_hosts_are_restarted_and_the_run_continues(killed_run):
     _, plan, observer, result = killed_run
     assert result.status == "stopped", "the run ended before all kills of the plan"
@@ -51,6 +52,7 @@ def test_a_killed_learner_continues_from_its_checkpoint(killed_run):
         versions = [each["version"] for each in slices]  # 0 before a worker has registered
         assert sorted(versions) == versions and versions[-1] > versions[0]
     else:
-        versions = [kill.state["trainer.version"] for kill in observer.kills]
+        learner = "trainer" if name == "on-policy" else "worker0"
+        versions = [kill.state[f"{learner}.version"] for kill in observer.kills]
         assert versions[0] <= first.counters.updates
         assert sorted(versions) == versions and versions[-1] > versions[0]

@@ -102,6 +102,12 @@ class Trajectory:
         """B, the number of env streams."""
         return int(self.reward.shape[1])
 
+    @property
+    def nbytes(self) -> int:
+        """Size of all tensors."""
+        fields = [getattr(self, each.name) for each in dataclasses.fields(self)]
+        return sum(x.nbytes for x in pytree.tree_leaves(fields) if isinstance(x, Tensor))
+
     def to(self, device: torch.device | str) -> Trajectory:
         """Return the trajectory on `device`, itself if both are the CPU."""
         return _move(self, torch.device(device))

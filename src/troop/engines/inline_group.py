@@ -22,46 +22,52 @@ class TurnStopped(BaseException):
 
 
 class InlineGroup:
-    """Runs one step of each member. A member runs until its step ends or until it waits for the others.
+    """Steps its members. A member runs until its step ends or until it waits for the others in a collective.
 
     Every member has a thread, but only one of them runs at any time, in an order that depends on nothing but
-    the program. A member that has ended its step steps again if others wait for it in a collective.
+    the program. A member that others wait for steps again; if it has nothing to do yet, those that wait are
+    continued in a later call of `step_all`.
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._changed = threading.Condition()
-        self._turn = -1  # rank of the member that runs
+        self._threads: dict[int, threading.Thread] = {}
+        self._turn = size  # rank of the member that runs; `size`: no member runs
         self._idle: set[int] = set()  # members between two steps
-        self._stepped: set[int] = set()
+        self._stepped: set[int] = set()  # members that have made a step in this call
+        self._without_work: set[int] = set()  # members whose step had nothing to do in this call
         self._values: dict[int, Any] = {}  # what waiting members have brought to the current collective
-        self._results: dict[int, list[Any]] = {}  # of members that can continue
+        self._gathered: dict[int, list[Any]] = {}  # all values, for members that can continue
+        self._metrics: list[Metrics | None] = []
         self._error: BaseException | None = None
 
     def step_all(self, steps: list[Callable[[], Metrics | None]]) -> list[Metrics | None]:
-        """Call each function once, or more often if others wait for it; return all results."""
-        self._idle, self._error = set(range(self.size)), None
-        self._stepped.clear()
-        results: list[Metrics | None] = []
-        self._turn = 0
-        threads = [
-            threading.Thread(target=self._run, args=(rank, step, results), daemon=True)
-            for rank, step in enumerate(steps)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(JOIN_S)
+        """Step each member that does not wait, at least once; return the results of all steps that ended."""
+        self._idle = set(range(self.size)) - set(self._values)
+        self._metrics, self._stepped, self._without_work = [], set(), set()
+        for rank in self._idle:
+            self._threads[rank] = threading.Thread(target=self._run, args=(rank, steps[rank]), daemon=True)
+        self._turn = min(self._idle)
+        for rank in sorted(self._idle):
+            self._threads[rank].start()
+        with self._changed:
+            while self._turn != self.size and self._error is None:
+                self._changed.wait(JOIN_S)
         if self._error is not None:
             raise self._error
-        return results
+        for rank in set(range(self.size)) - set(self._values):
+            self._threads[rank].join()
+        return self._metrics
 
-    def _run(self, rank: int, step: Callable[[], Metrics | None], results: list[Metrics | None]) -> None:
+    def _run(self, rank: int, step: Callable[[], Metrics | None]) -> None:
         try:
-            while self._wait_turn(rank):
+            while self._wait_turn(rank, self.size) == rank:
                 self._idle.discard(rank)
-                results.append(step())
+                metrics = step()
+                self._metrics.append(metrics)
+                if metrics is None:
+                    self._without_work.add(rank)
                 self._idle.add(rank)
                 self._stepped.add(rank)
                 self._pass_turn(rank)
@@ -76,30 +82,29 @@ class InlineGroup:
         """Collective. Return the values of all members, by rank."""
         self._values[rank] = value
         if len(self._values) == self.size:
-            everything = [self._values[member] for member in range(self.size)]
-            self._results = {member: everything for member in range(self.size)}
-            self._values = {}
+            gathered = [self._values[member] for member in range(self.size)]
+            self._gathered, self._values = dict.fromkeys(range(self.size), gathered), {}
         self._pass_turn(rank)
         self._wait_turn(rank)
-        return self._results.pop(rank)
+        return self._gathered.pop(rank)
 
-    def _wait_turn(self, rank: int) -> bool:
-        """Wait for the turn; return False if the round is over."""
+    def _wait_turn(self, *turns: int) -> int:
+        """Wait until it is one of these turns; return which. Raises TurnStopped if a member has failed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._turn in (rank, self.size) or self._error is not None)
+            self._changed.wait_for(lambda: self._turn in turns or self._error is not None)
         if self._error is not None:
             raise TurnStopped
-        return self._turn == rank
+        return self._turn
 
     def _pass_turn(self, rank: int) -> None:
         """Let the next member run: one that can continue, else one that has not stepped or is waited for."""
         order = [(rank + 1 + i) % self.size for i in range(self.size)]
-        continuing = [member for member in order if member in self._results]
-        needed = [member for member in order if member in self._idle]
-        fresh = [member for member in needed if member not in self._stepped]
-        candidates = continuing or fresh or (needed if self._values else [])
+        continuing = [member for member in order if member in self._gathered]
+        idle = [member for member in order if member in self._idle]
+        fresh = [member for member in idle if member not in self._stepped]
+        needed = [member for member in idle if self._values and member not in self._without_work]
         with self._changed:
-            self._turn = candidates[0] if candidates else self.size
+            self._turn = next(iter(continuing or fresh or needed), self.size)
             self._changed.notify_all()
 
 

@@ -126,6 +126,11 @@ class Supervisor:
         self.paused = True
         # Passive hosts are paused too, so that they send their last report; evaluators continue.
         pausing = [host for host in self.hosts.values() if host.ready and (host.active or not host.scheduled)]
+        # Members of a group pause at the end of a round, for which they may need data of other hosts.
+        late = self._request_pause([host for host in pausing if host.meets], seconds)
+        return late + self._request_pause([host for host in pausing if not host.meets], seconds)
+
+    def _request_pause(self, pausing: list[HostHandle], seconds: float) -> list[str]:
         for host in pausing:
             self.replies.pop((host.name, "paused"), None)
             host.send("pause")
@@ -220,9 +225,12 @@ class Supervisor:
 
     def _on_death(self, host: HostHandle) -> None:
         """Reap the host and schedule its restart; raise if the run cannot continue."""
+        members = self._members(host)
+        if self._is_victim(host):  # of a member that has reported its failure and not exited yet
+            failed = [other for other in members if other.name in self._failures]
+            host = min(failed, key=self._is_victim)
         trace = self.pool.stack_trace(host)
         exit_reason = self.pool.reap(host)
-        members = self._members(host)
         for member in members:
             if member is not host:  # it waits for one that does not come
                 self.pool.reap(member)

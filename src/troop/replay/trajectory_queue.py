@@ -15,13 +15,14 @@ from troop.core.role import Metrics
 class TrajectoryQueue:
     """Returns batches of env streams, oldest first.
 
-    Actors send while fewer than `capacity` streams wait (`wants_data`): what exceeds it is at most what they
-    have under way.
+    Actors send while fewer than `capacity` streams and `max_bytes` wait (`wants_data`): what exceeds them is
+    at most what they have under way. No stream is dropped.
     """
 
-    def __init__(self, capacity: int, name: str = "queue") -> None:
-        self.capacity, self.name = capacity, name
+    def __init__(self, capacity: int, max_bytes: int = 1 << 62, name: str = "queue") -> None:
+        self.capacity, self.max_bytes, self.name = capacity, max_bytes, name
         self._waiting: deque[Trajectory] = deque()
+        self.nbytes = 0  # of what waits
 
     def __len__(self) -> int:
         """Number of streams that wait."""
@@ -40,10 +41,11 @@ class TrajectoryQueue:
     def add(self, trajectory: Trajectory, /) -> None:
         """Append the streams; they are never dropped, also beyond `capacity`."""
         self._waiting.append(trajectory)
+        self.nbytes += trajectory.nbytes
 
     def wants_data(self) -> Literal[True] | None:
-        """Return True while fewer streams than `capacity` wait, else None."""
-        return True if len(self) < self.capacity else None
+        """Return True while fewer streams than `capacity` and bytes than `max_bytes` wait, else None."""
+        return True if len(self) < self.capacity and self.nbytes < self.max_bytes else None
 
     def sample(self, rows: int) -> Trajectory | None:
         """Return the `rows` oldest streams; None while there are fewer."""
@@ -59,14 +61,16 @@ class TrajectoryQueue:
                 part = part.columns(columns[:missing])
             parts.append(part)
             missing -= len(part)
+        self.nbytes = sum(trajectory.nbytes for trajectory in self._waiting)
         return join_trajectories(parts)
 
     def end_streams(self, streams: Tensor | None = None) -> None:
         """Do nothing: a trajectory is complete in itself."""
 
     def gauges(self) -> Metrics:
-        """Return the number of streams that wait and how many may."""
-        return {f"{self.name}/rows": len(self), f"{self.name}/capacity": self.capacity}
+        """Return the number of streams that wait, how many may, and their bytes."""
+        waiting = {"rows": len(self), "capacity": self.capacity, "bytes": self.nbytes}
+        return {f"{self.name}/{key}": value for key, value in waiting.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: what waits is as old as its policy."""

@@ -1,4 +1,4 @@
-"""DataParallelTrainer: a trainer whose copies act on their own and average their gradients (DD-PPO)."""
+"""Members of a group that average their gradients: trainers that act on their own (DD-PPO), and learners."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Any, Generic
 
 import torch
 
+from troop.core.algorithm import Algorithm
 from troop.core.errors import TrainingFault
 from troop.core.flow import ExchangesStatistics, RolloutRecorder
 from troop.core.group import Group
 from troop.core.role import Metrics
+from troop.roles.learner import Batch as LearnerBatch
+from troop.roles.learner import Learner
 from troop.roles.trainer import Batch, Recorded, Trainer
 
 MIN_SHARE = 0.25  # of a rollout that a slow worker collects before the others may end it
@@ -50,14 +53,9 @@ class DataParallelTrainer(Trainer[Recorded, Batch], Generic[Recorded, Batch]):
         return metrics | self._update_together()
 
     def _synchronize(self) -> None:
-        """Continue with the learner of rank 0, which a checkpoint contains."""
-        own = {"algorithm": self.algorithm.state_dict(), "version": self.version, "steps": self.vector_steps}
-        state = self.group.broadcast_state(own)
-        if self.group.rank:
-            self.algorithm.load_state_dict(state["algorithm"])
-            self.version = self.collector.version = int(state["version"])
-            self.vector_steps = int(state["steps"])
-        self._synchronized = True
+        counts = synchronize(self.group, self.algorithm, [self.version, self.vector_steps])
+        self.version, self.vector_steps = counts
+        self.collector.version, self._synchronized = self.version, True
 
     def _end_late_rollout(self, recorder: RolloutRecorder[Recorded]) -> Metrics:
         """End the rollout if enough other members have finished theirs."""
@@ -77,7 +75,7 @@ class DataParallelTrainer(Trainer[Recorded, Batch], Generic[Recorded, Batch]):
         if isinstance(self.replay.reward_scale, ExchangesStatistics):
             self.replay.reward_scale.exchange()
         if metrics.get("count/updates") and self.version % CHECK_EVERY == 0:
-            self._compare_weights()
+            compare_weights(self.group, self.algorithm, self.version)
         self.group.end_round()
         if self.group.rank:  # all members make the same updates
             metrics = {name: value for name, value in metrics.items() if name != "count/updates"}
@@ -91,18 +89,6 @@ class DataParallelTrainer(Trainer[Recorded, Batch], Generic[Recorded, Batch]):
             return self._can_sample
         return True
 
-    def _compare_weights(self) -> None:
-        """Raise TrainingFault if a member's weights are not those of rank 0."""
-        weights = [x for x in self.algorithm.policy.state_dict().values() if x.is_floating_point()]
-        own = torch.stack([x.double().sum() for x in weights]).cpu()
-        gathered = self.group.all_gather(own)
-        different = (gathered != gathered[0]).any(1).nonzero().flatten().tolist()
-        if different:
-            raise TrainingFault(
-                f"After {self.version} updates the weights of members {different} of the group differ from "
-                "those of member 0: an update of this algorithm depends on more than shared gradients."
-            )
-
     def state_dict(self) -> dict[str, Any]:
         """Return the state of a trainer; the learner's is that of rank 0."""
         return super().state_dict() | ({"algorithm": None} if self.group.rank else {})
@@ -113,3 +99,60 @@ class DataParallelTrainer(Trainer[Recorded, Batch], Generic[Recorded, Batch]):
             state = state | {"algorithm": self.algorithm.state_dict()}
         super().load_state_dict(state)
         self._synchronized = False
+
+
+class DataParallelLearner(Learner[LearnerBatch], Generic[LearnerBatch]):
+    """One of several learners that sample from the same source and average their gradients.
+
+    Rank 0 publishes the weights.
+    """
+
+    def __init__(self, group: Group, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **kwargs)
+        self.group, self._synchronized = group, False
+
+    def step(self) -> Metrics | None:
+        """Make one update together with the others; None if there is no batch."""
+        if not self._synchronized:
+            (self.updates,) = synchronize(self.group, self.algorithm, [self.updates])
+            self._synchronized = True
+        metrics = super().step()
+        if metrics is None:
+            return None
+        if self.updates % CHECK_EVERY == 0:
+            compare_weights(self.group, self.algorithm, self.updates)
+        self.group.end_round()
+        if self.group.rank:  # all members make the same updates
+            del metrics["count/updates"]
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of a learner; the algorithm's is that of rank 0."""
+        return super().state_dict() | ({"algorithm": None} if self.group.rank else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state_dict`."""
+        if state["algorithm"] is None:
+            state = state | {"algorithm": self.algorithm.state_dict()}
+        super().load_state_dict(state)
+        self._synchronized = False
+
+
+def synchronize(group: Group, algorithm: Algorithm[Any], counts: list[int]) -> list[int]:
+    """Collective. Load the learner of rank 0, which a checkpoint contains; return the counts of rank 0."""
+    state = group.broadcast_state({"algorithm": algorithm.state_dict(), "counts": counts})
+    if group.rank:
+        algorithm.load_state_dict(state["algorithm"])
+    return [int(count) for count in state["counts"]]
+
+
+def compare_weights(group: Group, algorithm: Algorithm[Any], updates: int) -> None:
+    """Collective. Raise TrainingFault if a member's weights are not those of rank 0."""
+    weights = [x for x in algorithm.policy.state_dict().values() if x.is_floating_point()]
+    gathered = group.all_gather(torch.stack([x.double().sum() for x in weights]).cpu())
+    different = (gathered != gathered[0]).any(1).nonzero().flatten().tolist()
+    if different:
+        raise TrainingFault(
+            f"After {updates} updates the weights of members {different} of the group differ from those of "
+            "member 0: an update of this algorithm depends on more than shared gradients."
+        )

@@ -16,7 +16,9 @@ from troop.core.program import Program, build, derive_seed
 from troop.core.system import RunSettings
 from troop.replay.trajectory_queue import TrajectoryQueue
 from troop.roles.actor import Actor
-from troop.roles.learner import Learner, LearnerConfig
+from troop.roles.all_reduce_peers import AllReducePeers
+from troop.roles.data_parallel import DataParallelLearner
+from troop.roles.learner import LearnerConfig
 from troop.roles.weights import Weights
 from troop.systems.components import ActorConfig, add_evaluator, make_sampler, seeded_learner
 from troop.systems.devices import parse_devices
@@ -25,14 +27,18 @@ from troop.systems.on_policy import trajectory_experience
 
 @dataclass(frozen=True)
 class IMPALA:
-    """Actors, trajectory queue, weights, learner and evaluator, each on its own host."""
+    """Actors, trajectory queue, weights, learners and evaluator, each on its own host."""
 
     actors: int = bounded(4, low=1, high=10_000)
     """Number of actors; each steps --envs envs."""
     batch_size: int = bounded(32, low=1)
     """Env streams per update; an update learns from batch_size x length steps."""
+    learners: int = bounded(1, low=1, high=1024)
+    """Learners that average their gradients; each takes batches of batch_size streams from the queue."""
     queue_size: int = bounded(1, low=1)
     """Batches that may wait for the learner; a full queue makes the actors wait."""
+    queue_mb: float = bounded(4096.0, above=0)
+    """Megabytes of trajectories that may wait for the learner."""
     prefetch: int = bounded(1, low=0, high=100)
     """Batches that the learner requests ahead."""
     double_buffered: bool = True
@@ -48,19 +54,24 @@ class IMPALA:
         """Actors and learner call the queue and the weights; no role calls an actor or the learner."""
         program, seed = Program("impala"), settings.seed
         trajectory_experience(algorithm, program.name)
-        defaults = {"learner": settings.device} | {f"actor{i}": "cpu" for i in range(self.actors)}
-        devices = parse_devices(self.devices, defaults)
-        queue = program.add("queue", TrajectoryQueue, self.queue_size * self.batch_size)
+        learners = ["learner", *(f"learner{rank}" for rank in range(1, self.learners))]
+        defaults = dict.fromkeys(learners, settings.device)
+        devices = parse_devices(self.devices, defaults | {f"actor{i}": "cpu" for i in range(self.actors)})
+        streams = self.queue_size * self.batch_size * self.learners
+        queue = program.add("queue", TrajectoryQueue, streams, int(self.queue_mb * 2**20))
         weights = program.add("weights", Weights)
-        program.add(
-            "learner",
-            Learner,
-            build(seeded_learner, algorithm.algorithm, env.spec, seed, devices["learner"]),
-            queue,
-            weights,
-            LearnerConfig(self.batch_size, prefetch=max(1, self.prefetch), publish_every=1),
-            devices["learner"],
-        )
+        for name, group in zip(learners, program.group("learners", self.learners), strict=True):
+            device, peers = devices[name], build(AllReducePeers, group)
+            program.add(
+                name,
+                DataParallelLearner,
+                group,
+                build(seeded_learner, algorithm.algorithm, env.spec, seed, device, peers),
+                queue,
+                weights if name == "learner" else None,
+                LearnerConfig(self.batch_size, prefetch=max(1, self.prefetch), publish_every=1),
+                device,
+            )
         for i in range(self.actors):
             config = ActorConfig(
                 derive_seed(seed, f"actor {i}"),

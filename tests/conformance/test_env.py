@@ -36,6 +36,8 @@ def _toy_cases() -> dict[str, Case]:
         cases[f"toy-Chain-{autoreset}"] = Case(chain, "either", autoreset)
         discrete = Toy("Clock", 3, limit=7, autoreset=autoreset, discrete=True, privileged=True)
         cases[f"toy-discrete-{autoreset}"] = Case(discrete, "truncated", autoreset)
+        last_step = Toy("PointMass", 3, limit=7, autoreset=autoreset, last_step=True)
+        cases[f"toy-last-step-{autoreset}"] = Case(last_step, "truncated", autoreset)
     return cases
 
 

@@ -71,6 +71,29 @@ def test_apex_learns_on_two_machines_and_survives_the_loss_of_one():
     assert outcome["target_reached_s"] is not None
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.long
+@pytest.mark.reliability("K7", "P6")
+def test_workers_on_two_machines_average_gradients_and_restart_as_one_when_one_is_lost():
+    if reason := unsupported_reason():
+        pytest.skip(reason)
+    with VirtualMachines(2) as machines:
+        directory = machines.directory
+        driver = DRIVER.with_name("node_loss_data_parallel.py")
+        machines.start_head(f"{driver} {directory} {machines.address(1)}:{PORT} 8")
+        machines.join(2)
+        (directory / "go").touch()
+        metrics, summary = directory / "run" / "metrics.jsonl", directory / "run" / "summary.json"
+        wait_until(lambda: env_steps(metrics) > 10_000, machines, 200)
+        before = env_steps(metrics)
+        machines.kill(2)
+        wait_until(lambda: machines.running[1].poll() is not None, machines, 360)
+        outcome = json.loads(summary.read_text())
+    print(outcome)
+    assert outcome["status"] == "done" and outcome["restarts"] >= 1 and outcome["env_steps"] > before
+    assert outcome["target_reached_s"] is not None
+
+
 def metric_lines(metrics):
     """Return the complete lines of a metrics file that may not exist yet."""
     lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []

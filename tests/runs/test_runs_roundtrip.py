@@ -158,3 +158,9 @@ def test_later_of_two_checkpoints_at_one_step_is_loaded(tmp_path):
         checkpoint.save(tmp_path, {"a": value}, {"env_steps": 7})
         assert checkpoint.load_newest(tmp_path).state == {"a": value}
     assert len(names(tmp_path)) == 3
+
+
+def test_one_element_with_any_stride_is_saved(tmp_path):
+    x = torch.tensor([[3.5, 4.5]])[:, :1].as_strided((1, 1), (0, 0))
+    checkpoint.save(tmp_path, {"part": {"x": x}}, {"env_steps": 1})
+    assert checkpoint.load_newest(tmp_path).state["part"]["x"].tolist() == [[3.5]]

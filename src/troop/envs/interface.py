@@ -15,6 +15,7 @@ from troop.envs.actions import ActionConverter
 from troop.envs.envpool.adapter import EnvPool
 from troop.envs.frames import FrameConfig
 from troop.envs.gymnasium.adapter import Gymnasium
+from troop.envs.last_step import without_last_step
 from troop.envs.observations import ObsConverter
 
 
@@ -75,9 +76,10 @@ class EnvInterface:
 
 def find_interface(env: EnvConfig) -> EnvInterface:
     """Return the interface of an env config."""
+    spec = without_last_step(env.spec)
     if isinstance(env, EnvPool | Gymnasium):
-        return EnvInterface(env.spec, env.layout.converter, env.layout.actions, env.frames)
-    return EnvInterface(env.spec)
+        return EnvInterface(spec, env.layout.converter, env.layout.actions, env.frames)
+    return EnvInterface(spec)
 
 
 def _tensor(value: Any) -> Tensor:  # noqa: ANN401

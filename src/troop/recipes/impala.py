@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from troop import envs
@@ -63,14 +64,19 @@ def impala(
     )
 
 
+def with_last_step(experiment: Experiment[Trajectory]) -> Experiment[Trajectory]:
+    """Return the experiment whose networks also read the last action and the last reward."""
+    return dataclasses.replace(experiment, env=dataclasses.replace(experiment.env, last_step=True))  # type: ignore[type-var]
+
+
 def impala_shallow(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return IMPALA without memory."""
     return impala("impala", args, {}, {})
 
 
 def impala_lstm(args: RecipeArgs) -> Experiment[Trajectory]:
-    """Return IMPALA with an LSTM of 256 units, 128 in small networks."""
-    return impala("impala-lstm", args, {"core": "lstm"}, {"core": "lstm", "core_size": 128})
+    """Return IMPALA with an LSTM of 256 units, 128 in small networks, that reads the last step."""
+    return with_last_step(impala("impala-lstm", args, {"core": "lstm"}, {"core": "lstm", "core_size": 128}))
 
 
 def impala_deep(args: RecipeArgs) -> Experiment[Trajectory]:
@@ -78,8 +84,48 @@ def impala_deep(args: RecipeArgs) -> Experiment[Trajectory]:
     return impala("impala-deep", args, {"net": "impala"}, {"net": "impala"}, "Pong-v5")
 
 
+# Küttler et al. 2019, defaults of MonoBeast: 4 actors with one env each, T 80, B 8, PyTorch's RMSProp 4.8e-4
+# with epsilon 0.01, entropy cost 6e-4, Nature CNN with 512 features; inputs: last action and clipped reward.
+# The learning rate falls to 0 over 30 million env steps, as in the example of its documentation.
+MONOBEAST: dict[str, Any] = {
+    "length": 80,
+    "optimizer": "rmsprop",
+    "lr": 4.8e-4,
+    "eps": 0.01,
+    "entropy_cost": 6e-4,
+    "max_grad_norm": 40.0,
+    "reward_clip": "abs_one",
+    "net": "auto",
+    "torso_features": 512,
+}
+MONOBEAST_STEPS = 30_000_000
+
+
+def monobeast(args: RecipeArgs) -> Experiment[Trajectory]:
+    """Return MonoBeast's defaults for images, and its shape with small networks for other tasks."""
+    if envs.family(args.env or "Pong-v5") != "atari":
+        return with_last_step(impala("monobeast", args, {}, {"length": 80}))
+    return with_last_step(
+        Experiment(
+            with_threads(resolve_atari(args, 1), 1),
+            ImpalaConfig(**MONOBEAST, anneal_steps=MONOBEAST_STEPS),
+            IMPALA(4, batch_size=8, queue_size=1),
+            Processes(),
+            until=Until(env_steps=MONOBEAST_STEPS),
+            device=args.device,
+            recipe="monobeast",
+        )
+    )
+
+
 RECIPES = [
     Recipe("impala", "IMPALA (Espeholt et al. 2018): actors, queue, V-trace", DEFAULT_ENV, impala_shallow),
     Recipe("impala-lstm", "IMPALA with a recurrent policy", DEFAULT_ENV, impala_lstm),
+    Recipe(
+        "monobeast",
+        "TorchBeast's MonoBeast (Küttler et al. 2019): IMPALA in processes of one machine",
+        "Pong-v5",
+        monobeast,
+    ),
     Recipe("impala-deep", "IMPALA with the deep residual network", "Pong-v5", impala_deep),
 ]

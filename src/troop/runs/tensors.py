@@ -75,6 +75,8 @@ def _header(ordered: list[tuple[str, Tensor]]) -> bytes:
 
 def _raw(tensor: Tensor) -> memoryview:
     flat = tensor.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    if flat.stride(0) != 1:  # one element counts as contiguous with any stride
+        flat = flat.clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8).numpy().data
 
 

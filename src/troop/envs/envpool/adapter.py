@@ -30,6 +30,7 @@ from troop.envs.envpool.spaces import observation_arrays, omitted_keys
 from troop.envs.envpool.task_spec import envpool_spec
 from troop.envs.frames import FrameConfig
 from troop.envs.guard import EnvGuard
+from troop.envs.last_step import LastStepEnv, with_last_step
 from troop.envs.observations import ObsArray, ObsConverter, assign_names
 from troop.envs.seeding import hash_seed
 from troop.envs.settings import Setting
@@ -53,6 +54,8 @@ class EnvPool:
     """Reward of training; tuned: FastTD3's weights, for the G1 and T1 joystick tasks. Evaluation always uses
     the default reward."""
     frames: FrameConfig = field(default_factory=FrameConfig)
+    last_step: bool = False
+    """Add the last action and the last reward, clipped to [-1, 1], to the observations."""
 
     @property
     def options(self) -> tuple[Setting, ...]:
@@ -82,13 +85,15 @@ class EnvPool:
         layout = self.layout
         fields, limit = dict(layout.converter.fields), layout.episode_limit
         actions = layout.actions.spec
-        return self.frames.spec(EnvSpec(self.id, fields, actions, self.envs, limit, layout.omitted))
+        spec = self.frames.spec(EnvSpec(self.id, fields, actions, self.envs, limit, layout.omitted))
+        return with_last_step(spec) if self.last_step else spec
 
     def make(self, seed: int, device: str = "cpu") -> VectorEnv:
         """Build the simulators, guarded against non-finite rows. Raises SetupProblem if EnvPool fails."""
         with env_call(self.id, "__init__"):
-            pool = EnvPoolEnv(dataclasses.replace(self, frames=FrameConfig()), seed, device)
-        return EnvGuard(self.frames.wrap(pool, background=True))
+            plain = dataclasses.replace(self, frames=FrameConfig(), last_step=False)
+            env = self.frames.wrap(EnvPoolEnv(plain, seed, device), background=True)
+        return EnvGuard(LastStepEnv(env) if self.last_step else env)
 
     def with_envs(self, envs: int) -> Self:
         """Return a copy of this config with `envs` envs."""

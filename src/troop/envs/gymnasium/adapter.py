@@ -28,6 +28,7 @@ from troop.envs.guard import EnvGuard
 from troop.envs.gymnasium.spaces import observation_arrays
 from troop.envs.gymnasium.user_envs import find_constructor
 from troop.envs.gymnasium.workers import EnvWorkers
+from troop.envs.last_step import LastStepEnv, with_last_step
 from troop.envs.observations import ObsConverter, assign_names
 from troop.envs.seeding import hash_seed
 from troop.envs.settings import Setting
@@ -54,6 +55,8 @@ class Gymnasium:
     worker_limit_s: float = bounded(60.0, above=0)
     """Seconds that a worker has for a step or a reset; it is replaced after that."""
     frames: FrameConfig = field(default_factory=FrameConfig)
+    last_step: bool = False
+    """Add the last action and the last reward, clipped to [-1, 1], to the observations."""
 
     removed_fields: ClassVar[tuple[str, ...]] = ("vectorize",)  # accepted in the config.json of older runs
     code_fields: ClassVar[tuple[str, ...]] = ("id",)
@@ -68,7 +71,8 @@ class Gymnasium:
         """The spec, read from one instance of the env."""
         layout = self.layout
         fields, limit = dict(layout.converter.fields), layout.episode_limit
-        return self.frames.spec(EnvSpec(self.id, fields, layout.actions.spec, self.envs, limit))
+        spec = self.frames.spec(EnvSpec(self.id, fields, layout.actions.spec, self.envs, limit))
+        return with_last_step(spec) if self.last_step else spec
 
     @property
     def first_copy_bytes(self) -> int:
@@ -78,8 +82,9 @@ class Gymnasium:
     def make(self, seed: int, device: str = "cpu") -> VectorEnv:
         """Build the envs, guarded against non-finite rows. Raises SetupProblem if they cannot start."""
         with env_call(self.id, "__init__"):
-            env = GymnasiumEnv(dataclasses.replace(self, frames=FrameConfig()), seed, device)
-        return EnvGuard(self.frames.wrap(env))
+            plain = dataclasses.replace(self, frames=FrameConfig(), last_step=False)
+            env = self.frames.wrap(GymnasiumEnv(plain, seed, device))
+        return EnvGuard(LastStepEnv(env) if self.last_step else env)
 
     def with_envs(self, envs: int) -> Self:
         """Return a copy of this config with `envs` envs."""

@@ -11,6 +11,7 @@ from troop.core.env import OBS, PRIVILEGED, Continuous, Discrete, EnvSpec, Field
 from troop.core.env_calls import env_call
 from troop.core.errors import BadInput
 from troop.envs.guard import EnvGuard
+from troop.envs.last_step import LastStepEnv, with_last_step
 from troop.envs.toy.envs import Chain, Clock, Countdown, Faulty, PointMass, Reach, Recall, Sleepy
 
 Autoreset = Literal["same_step", "next_step"]
@@ -37,6 +38,8 @@ class Toy:
     """Sleepy: duration of a vector step."""
     faults: tuple[tuple[int, int, Fault], ...] = ()
     """Faulty: (vector step since reset, row, fault)."""
+    last_step: bool = False
+    """Add the last action and the last reward, clipped to [-1, 1], to the observations."""
 
     @property
     def spec(self) -> EnvSpec:
@@ -49,12 +52,14 @@ class Toy:
             raise BadInput(f"--env.discrete is set, but toy:{self.id} has only continuous actions.")
         action = Discrete(2) if self.discrete else Continuous(env.action_size)
         limit = None if self.id in ("Countdown", "Recall") else env.time_limit(self)
-        return EnvSpec(f"toy:{self.id}", obs, action, self.envs, limit)
+        spec = EnvSpec(f"toy:{self.id}", obs, action, self.envs, limit)
+        return with_last_step(spec) if self.last_step else spec
 
     def make(self, seed: int, device: str = "cpu") -> VectorEnv:
         """Build the env, guarded against non-finite rows."""
         with env_call(self.id, "__init__"):
-            return EnvGuard(_toy_env(self.id)(self, seed, device))
+            env = _toy_env(self.id)(dataclasses.replace(self, last_step=False), seed, device)
+        return EnvGuard(LastStepEnv(env) if self.last_step else env)
 
     def with_envs(self, envs: int) -> Self:
         """Return a copy of this config with `envs` envs."""

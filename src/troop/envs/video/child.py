@@ -15,6 +15,7 @@ from troop.envs.envpool.adapter import EnvPool, EnvPoolEnv
 from troop.envs.envpool.catalog import modules
 from troop.envs.frames import FrameConfig
 from troop.envs.gymnasium.adapter import Gymnasium, GymnasiumEnv
+from troop.envs.last_step import LastStepEnv
 from troop.envs.pipe import read_message, write_message
 
 Render = Callable[[], np.ndarray]
@@ -58,6 +59,7 @@ def _is_mujoco(request: dict[str, Any]) -> bool:
 def _play(request: dict[str, Any], from_parent: IO[bytes], to_parent: IO[bytes]) -> None:
     simulator, render = _build(request)
     env = FrameConfig(**request["frames"]).wrap(simulator)
+    env = LastStepEnv(env) if request["last_step"] else env
     step: Step = env.reset(request["seed"])
     total, count = 0.0, 0
     for count in range(1, request["steps"] + 1):

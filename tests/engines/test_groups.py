@@ -59,6 +59,7 @@ class Member:
         if not self.synchronized:
             state = self.group.broadcast_state({"shared": self.shared, "names": [str(self.rounds)]})
             assert state["names"] == [str(int(state["shared"][0]))]
+            assert self.group.broadcast_state({"rank": self.group.rank}) == {"rank": 0}  # without tensors
             self.shared, self.synchronized = state["shared"].clone(), True
         self.steps += 1
         if self.steps % 3 == 0:

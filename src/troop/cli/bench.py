@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from troop.bench.timing import Report
 
 ENGINES = ("processes", "ray")
+WITH_PARTS = ("system", "async")
 EPILOG = """\
 examples:
   troop bench learner --threads 1                    updates per second of each algorithm
   troop bench loop --env Ant-v5                      env steps per second of a complete training loop
   troop bench onpolicy                               advantages, updates and loops of PPO
   troop bench system transport --seconds 3           latency and bandwidth between processes
+  troop bench async data-parallel                    workers that average gradients, preemption
   troop bench all --json                             everything except system, as JSON lines
 """
 
@@ -34,15 +36,15 @@ def run(argv: list[str]) -> int:
     args = _parser().parse(argv)
     if args.threads < 0:
         raise BadInput(f"--threads is {args.threads}; it must be at least 0.")
-    if args.parts and args.what != "system":
+    if args.parts and args.what not in WITH_PARTS:
         raise BadInput(f"Unexpected argument {args.parts[0]!r}; only `troop bench system` has parts.")
-    system_args = _system_args(args) if args.what == "system" else None
+    system_args = _system_args(args) if args.what in WITH_PARTS else None
     from troop.bench.table import format_table
     from troop.compare.machine import describe
 
     facts = _machine_facts(args)
     echo(json.dumps({"machine": facts}) if args.json else f"Machine: {describe(facts)}; {_threads(facts)}.")
-    for results in _measure(args) if system_args is None else _measure_system(args.parts, system_args):
+    for results in _measure(args) if system_args is None else _measure_system(args, system_args):
         for result in results if args.json else []:
             echo(json.dumps(dataclasses.asdict(result)))
         if not args.json:
@@ -59,13 +61,14 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "what",
-        choices=["learner", "replay", "loop", "actor", "onpolicy", "system", "all"],
+        choices=["learner", "replay", "loop", "actor", "onpolicy", "system", "async", "all"],
         help="what to measure",
     )
     parser.add_argument(
         "parts",
         nargs="*",
-        help="parts of system: transport, apex, scaling, ray, start (default: all of these), pql, learning",
+        help="parts of system: transport, apex, scaling, ray, start (default: all of these), pql, learning; "
+        "of async: impala, double-buffering, data-parallel, impala-scaling (default: all)",
     )
     parser.add_argument(
         "--threads", type=int, default=0, help="torch threads of learner and replay (default: all cores)"
@@ -91,7 +94,7 @@ def _machine_facts(args: Namespace) -> dict[str, Any]:
     from troop.compare.machine import machine_facts
 
     facts = machine_facts("cpu")
-    one_thread = args.what in ("actor", "system")
+    one_thread = args.what in ("actor", *WITH_PARTS)
     return facts | {"torch_threads": 1 if one_thread else args.threads or facts["cores"]}
 
 
@@ -132,17 +135,17 @@ def _system_args(args: Namespace) -> BenchArgs:
         if name not in PARTS:
             similar = suggest(name, PARTS, 1)
             hint = f"did you mean {similar[0]!r}?" if similar else f"its parts are {', '.join(PARTS)}."
-            raise BadInput(f"`troop bench system` has no part {name!r}; {hint}")
+            raise BadInput(f"`troop bench {args.what}` has no part {name!r}; {hint}")
     system_args = BenchArgs(args.seconds, args.env, tuple(args.engines), args.seeds, args.figure)
     system_args.check()
     return system_args
 
 
-def _measure_system(parts: list[str], args: BenchArgs) -> Iterator[list[BenchResult]]:
-    from troop.bench.system.parts import DEFAULT_PARTS, PARTS
+def _measure_system(options: Namespace, args: BenchArgs) -> Iterator[list[BenchResult]]:
+    from troop.bench.system.parts import ASYNC_PARTS, DEFAULT_PARTS, PARTS
     from troop.logs.status_line import StatusLine
 
-    names = parts or DEFAULT_PARTS
+    names = options.parts or (ASYNC_PARTS if options.what == "async" else DEFAULT_PARTS)
     for number, name in enumerate(names, 1):
         with StatusLine(f"measuring {name}, part {number} of {len(names)}"):
             results = PARTS[name](args)

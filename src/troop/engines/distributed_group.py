@@ -108,7 +108,8 @@ class DistributedGroup:
         meta, payload = (bytearray(size) for size in sizes.tolist())
         if self.rank == 0:
             meta[:] = packed.meta
-            packed.copy_to(address_of(payload))
+            if payload:
+                packed.copy_to(address_of(payload))
         for block in (meta, payload):
             if block:
                 self._wait(dist.broadcast(torch.frombuffer(block, dtype=torch.uint8), 0, async_op=True))

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from troop import engines
+from troop import engines, systems
 from troop.core.algorithm import AlgorithmConfig, Policy
 from troop.core.batch import State
-from troop.core.config import suggest
+from troop.core.config import check, suggest
 from troop.core.config_json import code_names, encode
 from troop.core.devices import check_device
 from troop.core.engine import Engine, Until
@@ -138,24 +138,38 @@ def resume(
     target: float | None = None,
     device: str | None = None,
     env: Env | None = None,
+    workers: int | None = None,
     allow: Sequence[str] = (),
     quiet: bool = False,
 ) -> Summary:
     """Continue a run from its newest valid checkpoint and return its summary.
 
-    `minutes` and `env_steps` are totals, counted from the start of the run. `env` and `allow` are explained
-    in `load_policy`.
+    `minutes` and `env_steps` are totals, counted from the start of the run; `workers` is another number of
+    data-parallel workers. `env` and `allow` are explained in `load_policy`.
     """
     with RunDirectory.open(run, lock=True) as directory:
         config = stored_experiment(directory, allow, env)
         check_cluster_allowed(config.engine, allow)
         if envs is not None:
             config = dataclasses.replace(config, env=config.env.with_envs(envs))
+        if workers is not None:
+            config = with_workers(config, workers)
         if device is not None:
             config = dataclasses.replace(config, device=device)
         config = dataclasses.replace(config, until=extend_until(config.until, minutes, env_steps, target))
         config.resume(directory, quiet)
         return Summary.read(directory.path)
+
+
+def with_workers(config: Experiment[Any], workers: int) -> Experiment[Any]:
+    """Return the experiment with another number of data-parallel workers; BadInput if it has none."""
+    if not isinstance(config.system, systems.DataParallel):
+        raise BadInput(
+            f"--workers is for data-parallel runs; this one has the system {type(config.system).__name__}."
+        )
+    system = dataclasses.replace(config.system, workers=workers)
+    check(system, "system.")
+    return dataclasses.replace(config, system=system)
 
 
 def stored_experiment(

@@ -295,7 +295,7 @@ def test_late_worker_ends_its_rollout_at_a_quarter_once_most_have_finished(monke
     worker = host.roles["worker0"]
     worker.group, lengths = LateGroup(finished), []
     worker.algorithm.update = lambda batch: lengths.append(batch.length) or UpdateResult({})
-    preempted = sum(worker.step().get("count/preempted_steps", 0) for _ in range(steps * 3))
+    preempted = sum(worker.step().get("train/preempted_steps", 0) for _ in range(steps * 3))
     assert lengths == [steps] * 3 and preempted == 3 * (20 - steps)
     host.close()
 

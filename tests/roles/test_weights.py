@@ -100,3 +100,14 @@ def test_load_weights_copies_all_tensors_and_names_mismatches():
         load_weights(module, other.state_dict() | {"0.weight": torch.zeros(1, 3)})
     with pytest.raises(RuntimeError, match="Unexpected key"):
         load_weights(module, other.state_dict() | {"more": torch.zeros(1)})
+
+
+def test_delayed_weights_are_those_of_earlier_publications():
+    weights = Weights("delayed policy", delay=2)
+    assert weights.latest(-1) is None
+    seen = []
+    for updates in range(5):
+        weights.publish(updates, {"w": torch.tensor([float(updates)])})
+        version, tensors = weights.latest(-1)
+        seen.append((version, float(tensors["w"])))
+    assert seen == [(0, 0.0), (0, 0.0), (0, 0.0), (1, 1.0), (2, 2.0)]

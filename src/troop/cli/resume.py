@@ -37,6 +37,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument(
         "--envs", type=int, metavar="N", help="another number of envs; reports the replay rows it drops"
     )
+    parser.add_argument("--workers", type=int, metavar="N", help="another number of data-parallel workers")
     parser.add_argument(
         "--minutes", type=float, metavar="M", help="stop after M minutes of training in total"
     )
@@ -58,7 +59,7 @@ def run(argv: list[str]) -> int:
 
 
 def _resume(args: Namespace, console: Console) -> Result:
-    from troop.api import check_cluster_allowed, extend_until, stored_experiment
+    from troop.api import check_cluster_allowed, extend_until, stored_experiment, with_workers
     from troop.runs.directory import RunDirectory
 
     with RunDirectory.open(args.run, lock=True) as directory:
@@ -66,6 +67,8 @@ def _resume(args: Namespace, console: Console) -> Result:
         check_cluster_allowed(experiment.engine, args.allow)
         if args.envs is not None:
             experiment = dataclasses.replace(experiment, env=experiment.env.with_envs(args.envs))
+        if args.workers is not None:
+            experiment = with_workers(experiment, args.workers)
         if args.device is not None:
             experiment = dataclasses.replace(experiment, device=args.device)
         until = extend_until(experiment.until, args.minutes, args.env_steps, args.target)

@@ -90,6 +90,12 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
             condition="IMPALA, APPO",
         ),
         MetricName("policy/stale_rows", "rows", "Rows of a batch beyond max_policy_lag.", condition="APPO"),
+        MetricName(
+            "train/preempted_steps",
+            "steps",
+            "Vector steps that a rollout lacks because other workers were finished; mean per rollout.",
+            condition="DD-PPO",
+        ),
         MetricName("policy/gradient_steps", "steps", "Gradient steps of one rollout.", condition="PPO"),
         MetricName("policy/learning_rate", "", "Learning rate of the last gradient step.", condition="PPO"),
         MetricName(

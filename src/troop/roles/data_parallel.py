@@ -46,9 +46,10 @@ class DataParallelTrainer(Trainer[Recorded, Batch], Generic[Recorded, Batch]):
             return self._collect() | metrics
         metrics = self._collect()
         if isinstance(self.recorder, RolloutRecorder):
-            metrics |= self._end_late_rollout(self.recorder)
+            missing = self._end_late_rollout(self.recorder)
             if len(self.replay) < self.schedule.batch_size:
                 return metrics
+            metrics["train/preempted_steps"] = missing
             self.group.add_finished(self.version)
         return metrics | self._update_together()
 
@@ -57,18 +58,18 @@ class DataParallelTrainer(Trainer[Recorded, Batch], Generic[Recorded, Batch]):
         self.version, self.vector_steps = counts
         self.collector.version, self._synchronized = self.version, True
 
-    def _end_late_rollout(self, recorder: RolloutRecorder[Recorded]) -> Metrics:
-        """End the rollout if enough other members have finished theirs."""
+    def _end_late_rollout(self, recorder: RolloutRecorder[Recorded]) -> int:
+        """End the rollout if enough other members have finished theirs; return the steps it lacks."""
         now = time.perf_counter()
         if recorder.time < MIN_SHARE * recorder.length or self.preemption >= 1 or now < self._next_poll:
-            return {}
+            return 0
         self._next_poll = now + POLL_S
         if self.group.count_finished(self.version) < self.preemption * self.group.size:
-            return {}
+            return 0
         missing = recorder.length - recorder.time
         for rollout in recorder.end_rollout(self.collector.last_step.obs):
             self.replay.add(rollout)
-        return {"count/preempted_steps": missing}
+        return missing
 
     def _update_together(self) -> Metrics:
         metrics: Metrics = self._update() if self._all_can_sample() else {}

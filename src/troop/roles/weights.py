@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import torch
@@ -12,12 +13,16 @@ from troop.core.remote import Prefetch, readonly, zero_copy
 
 
 class Weights:
-    """Holds the weights published last; the version is the learner's number of updates and only grows."""
+    """Holds the weights published last; the version is the learner's number of updates and only grows.
 
-    def __init__(self, module_name: str = "policy") -> None:
+    With a `delay` it holds those published that many publications before, for experiments with policy lag.
+    """
+
+    def __init__(self, module_name: str = "policy", delay: int = 0) -> None:
         self.module_name = module_name  # the module these weights belong to
         self.version = -1
         self.weights: dict[str, Tensor] = {}
+        self._published: deque[tuple[int, dict[str, Tensor]]] = deque(maxlen=delay + 1)
 
     @zero_copy
     @torch.no_grad()
@@ -26,8 +31,10 @@ class Weights:
 
         A learner restored from a checkpoint publishes a smaller number of updates; the version grows anyway.
         """
-        self.version = max(updates, self.version + 1)
-        self.weights = {name: x.detach().to("cpu", copy=True) for name, x in weights.items()}
+        newest = self._published[-1][0] if self._published else self.version
+        copied = {name: x.detach().to("cpu", copy=True) for name, x in weights.items()}
+        self._published.append((max(updates, newest + 1), copied))
+        self.version, self.weights = self._published[0]
 
     @readonly
     def latest(self, after: int) -> tuple[int, dict[str, Tensor]] | None:
@@ -45,6 +52,7 @@ class Weights:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`."""
         self.version, self.weights = int(state["version"]), dict(state["weights"])
+        self._published.clear()
 
 
 def load_weights(module: nn.Module, weights: dict[str, Tensor]) -> None:

@@ -12,6 +12,7 @@ from troop.core.algorithm import AlgorithmConfig
 from troop.core.batch import Trajectory
 from troop.core.config import bounded
 from troop.core.env import EnvConfig
+from troop.core.flow import WeightSource
 from troop.core.program import Program, build, derive_seed
 from troop.core.system import RunSettings
 from troop.replay.trajectory_queue import TrajectoryQueue
@@ -41,6 +42,8 @@ class IMPALA:
     """Megabytes of trajectories that may wait for the learner."""
     prefetch: int = bounded(1, low=0, high=100)
     """Batches that the learner requests ahead."""
+    weight_delay: int = bounded(0, low=0, high=10_000)
+    """Updates by which the actors' weights are behind in addition; for experiments with policy lag."""
     double_buffered: bool = True
     """Actors with an even number of envs step them in two halves, acting for one half while the other
     simulates."""
@@ -59,10 +62,12 @@ class IMPALA:
         devices = parse_devices(self.devices, defaults | {f"actor{i}": "cpu" for i in range(self.actors)})
         streams = self.queue_size * self.batch_size * self.learners
         queue = program.add("queue", TrajectoryQueue, streams, int(self.queue_mb * 2**20))
-        weights = program.add("weights", Weights)
+        module = "delayed policy" if self.weight_delay else "policy"
+        weights = program.add("weights", Weights, module, self.weight_delay)
+        newest: list[WeightSource] = [] if self.weight_delay else [weights]
         for name, group in zip(learners, program.group("learners", self.learners), strict=True):
             device, peers = devices[name], build(AllReducePeers, group)
-            program.add(
+            learner: WeightSource = program.add(
                 name,
                 DataParallelLearner,
                 group,
@@ -72,6 +77,7 @@ class IMPALA:
                 LearnerConfig(self.batch_size, prefetch=max(1, self.prefetch), publish_every=1),
                 device,
             )
+            newest.append(learner)
         for i in range(self.actors):
             config = ActorConfig(
                 derive_seed(seed, f"actor {i}"),
@@ -84,5 +90,5 @@ class IMPALA:
             )
             sampler = build(make_sampler, algorithm, env, config)
             program.add(f"actor{i}", Actor, sampler, queue, weights, 0)
-        add_evaluator(program, algorithm, env, weights, settings)
+        add_evaluator(program, algorithm, env, newest[0], settings)
         return program

@@ -72,7 +72,7 @@ def test_recreating_the_env_closes_every_stream_and_starts_new_episodes(autorese
     *_, row, closing = collector.recv()[0]
     assert not row.closing.any() and closing.closing.all()
     assert closing.streams.tolist() == [0, 1, 2]
-    assert collector.actions == [] and collector.recreations == 1 and not collector.returns.any()
+    assert collector.actions == [] and collector.recreations == 1 and not collector.episodes.returns.any()
     # The closing row has the observation after the last action, which moves the point by a tenth of it.
     reached = (row.obs["obs"][0, :, 0] + 0.1 * row.action[0, :, 0].clamp(-1, 1)).clamp(-1, 1)
     assert torch.allclose(closing.obs["obs"][0, :, 0], reached, atol=1e-6)
@@ -89,7 +89,9 @@ def test_restore_repeats_the_recorded_actions_and_reaches_the_same_state():
     other = make_collector(config, recreate_every=20)
     assert other.load_state_dict(state)
     assert torch.equal(other.last_step.obs["obs"], collector.last_step.obs["obs"])
-    assert torch.equal(other.explore, collector.explore) and torch.equal(other.returns, collector.returns)
+    assert torch.equal(other.explore, collector.explore) and torch.equal(
+        other.episodes.returns, collector.episodes.returns
+    )
     for each in (collector, other):
         torch.manual_seed(0)
         play(each, 30)
@@ -103,7 +105,7 @@ def test_restore_starts_new_episodes_if_the_env_does_not_reproduce_the_observati
     state["actions"] = state["actions"] * 0.5
     other = make_collector(Toy("PointMass", 3, limit=50), recreate_every=20)
     assert not other.load_state_dict(state)
-    assert other.actions == [] and not other.returns.any()
+    assert other.actions == [] and not other.episodes.returns.any()
 
 
 @pytest.mark.parametrize("envs, recreate_every", [(3, 0), (5, 20)])

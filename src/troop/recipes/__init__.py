@@ -17,6 +17,7 @@ from troop.recipes import (
     ppo,
     pql,
     sac,
+    seed,
     simbav2,
 )
 from troop.recipes.outside import load_recipe
@@ -37,6 +38,7 @@ _MODULES = (
     impala,
     appo,
     data_parallel,
+    seed,
 )
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for module in _MODULES for recipe in module.RECIPES}
 

@@ -59,7 +59,7 @@ class Collector(Generic[Recorded]):
         self.wait_s = 0.0  # time that the last `recv` waited for the env
         self._act_s = self._env_s = 0.0  # since the last `recv` returned
         self.actions: list[Tensor] = []  # since the env was made, if they are recorded
-        self.returns = torch.zeros_like(self.last_step.reward)  # of the current episodes
+        self.episodes = EpisodeCounter(self.last_step)
         self.envs = rows
         self.in_step = False  # between `send` and the end of `recv`: the env's step failed if a role is saved
 
@@ -95,18 +95,11 @@ class Collector(Generic[Recorded]):
         self.last_step = step = self.env.recv()
         self.wait_s = time.perf_counter() - start
         recorded = list(self.recorder.on_step(step))
-        valid = _count_true(step.valid)
+        metrics = self.episodes.add(step)
+        valid, episodes = int(metrics["count/env_steps"]), "count/episodes" in metrics
         self.env_steps += valid
-        metrics: Metrics = {"count/env_steps": valid}
         if step.faults:
-            metrics["count/env_faults"] = step.faults
             take_messages(self.env, self.notes, self.files)
-            self.returns[~step.valid] = 0.0
-        self.returns += step.reward
-        ended = step.terminated | step.truncated
-        if episodes := _count_true(ended):
-            metrics |= {"train/return": self.returns[ended].mean(), "count/episodes": episodes}
-            self.returns[ended] = 0.0
         if valid < self.envs or (episodes and step.next_obs is not step.obs):
             self._start_episodes(step.started)
         else:
@@ -127,7 +120,7 @@ class Collector(Generic[Recorded]):
         self.recreations += 1
         self.env, self.last_step = self._make_env()
         self.actions.clear()
-        self.returns.zero_()
+        self.episodes.returns.zero_()
         self._start_episodes(torch.ones_like(self.last_step.valid))
 
     def _start_episodes(self, started: Tensor | None) -> None:
@@ -152,7 +145,7 @@ class Collector(Generic[Recorded]):
             "recreations": self.recreations,
             "explore": self.explore,
             "state": self.state,
-            "returns": self.returns,
+            "returns": self.episodes.returns,
             "obs": dict(self.last_step.obs),
             "envs": self.envs,
             "env_steps": self.env_steps,
@@ -177,11 +170,31 @@ class Collector(Generic[Recorded]):
         if not all(torch.equal(x, state["obs"][name].to(device)) for name, x in self.last_step.obs.items()):
             self._recreate_env()
             return False
-        self.explore, self.returns = state["explore"].to(device), state["returns"].to(device)
+        self.explore, self.episodes.returns = state["explore"].to(device), state["returns"].to(device)
         saved = state.get("state")
         if self.state is not None and isinstance(saved, dict):  # a tensor up to 0.1.0: noise of the episode
             self.state = pytree.tree_map(lambda x: x.to(device), saved)
         return True
+
+
+class EpisodeCounter:
+    """Counts env steps, faults and episodes, and sums the rewards of the current episodes."""
+
+    def __init__(self, first: Step) -> None:
+        self.returns = torch.zeros_like(first.reward)  # of the current episodes
+
+    def add(self, step: Step) -> Metrics:
+        """Return the counts of a step, with the mean return of the episodes that it ends."""
+        metrics: Metrics = {"count/env_steps": _count_true(step.valid)}
+        if step.faults:
+            metrics["count/env_faults"] = step.faults
+            self.returns[~step.valid] = 0.0
+        self.returns += step.reward
+        ended = step.terminated | step.truncated
+        if episodes := _count_true(ended):
+            metrics |= {"train/return": self.returns[ended].mean(), "count/episodes": episodes}
+            self.returns[ended] = 0.0
+        return metrics
 
 
 def take_messages(env: VectorEnv, notes: list[str], files: dict[str, str]) -> None:

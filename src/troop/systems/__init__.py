@@ -8,12 +8,14 @@ from troop.systems.gorila import Gorila
 from troop.systems.impala import IMPALA
 from troop.systems.on_policy import OnPolicy
 from troop.systems.pql import PQL
+from troop.systems.seed import SEED
 from troop.systems.sync import Sync
 
 __all__ = [
     "A3C",
     "IMPALA",
     "PQL",
+    "SEED",
     "Apex",
     "DataParallel",
     "Evaluation",

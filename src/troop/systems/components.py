@@ -166,7 +166,7 @@ def make_sampler(algorithm: AlgorithmConfig[Any], env: EnvConfig, config: ActorC
     """Build a policy and one collector, or two that are stepped in turn."""
     policy = make_policy(algorithm, env.spec, config.device)
     parts = 2 if config.double_buffered and not config.recreate_every and env.envs % 2 == 0 else 1
-    part_env = _part_of(env, parts)
+    part_env = part_of(env, parts)
     collectors: list[Collector[Any]] = []
     recorders: list[StatefulRecorder] = []
     for part in range(parts):
@@ -184,7 +184,7 @@ def make_sampler(algorithm: AlgorithmConfig[Any], env: EnvConfig, config: ActorC
     return Sampler(policy, collectors, recorders)
 
 
-def _part_of(env: EnvConfig, parts: int) -> EnvConfig:
+def part_of(env: EnvConfig, parts: int) -> EnvConfig:
     """Return the config of one of `parts` equal parts of the envs and of their threads."""
     part = env.with_envs(env.envs // parts)
     threads = getattr(part, "threads", None)

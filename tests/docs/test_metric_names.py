@@ -20,6 +20,8 @@ RUNS = {  # system: recipe, env, env steps, engine
     "a3c": ("a3c", "CartPole-v1", 1000, "inline"),
     "impala": ("impala", "CartPole-v1", 3000, "inline"),
     "impala with appo": ("appo", "CartPole-v1", 3000, "inline"),
+    "seed": ("seed-vtrace", "CartPole-v1", 5000, "inline"),
+    "data-parallel": ("dd-ppo", "CartPole-v1", 9000, "inline"),
     "apex in processes": ("apex-dqn", "CartPole-v1", 1500, "processes"),
 }
 CONDITIONAL = ("the 57 Atari games with published scores", "more than 8 nodes of one kind")  # not run here

@@ -117,7 +117,6 @@ def test_rows_of_any_composition_keep_their_state_and_stream():
     ]
     steps = [simulator.reset(seed) for seed, simulator in enumerate(simulators)]
     server.register(0, 6)
-    flags = ("reward", "terminated", "truncated", "valid")
     generator, since, log = torch.Generator().manual_seed(0), [0] * 6, {i: [] for i in range(6)}
     for _ in range(200):
         ids = torch.randperm(6, generator=generator)[: 1 + int(torch.randint(6, (), generator=generator))]

@@ -35,6 +35,8 @@ SECTIONS: dict[str, tuple[str, tuple[type, ...]]] = {
             systems.OnPolicy,
             systems.A3C,
             systems.IMPALA,
+            systems.SEED,
+            systems.DataParallel,
         ),
     ),
     "evaluation": ("Evaluation", (systems.Evaluation,)),
@@ -71,11 +73,14 @@ def rows(kind: type, path: str) -> list[list[str]]:
 
 def _nested_rows(field: ConfigField, default: object, path: str) -> list[list[str]]:
     assert field.nested is not None
-    inner = [
-        dataclasses.replace(each, default=value(getattr(default, each.name)))
-        for each in config_fields(field.nested)
-    ]
-    return [_row(f"{path}{each.name}".replace("_", "-"), each) for each in inner]
+    found = []
+    for each in config_fields(field.nested):
+        flag, own = f"{path}{each.name}".replace("_", "-"), getattr(default, each.name)
+        if each.nested is None:
+            found.append(_row(flag, dataclasses.replace(each, default=value(own))))
+        else:
+            found += _nested_rows(each, own, f"{flag}.")
+    return found
 
 
 def _nested_default(kind: type, name: str) -> object:

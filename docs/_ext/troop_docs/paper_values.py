@@ -494,6 +494,43 @@ _IMPALA = {
     "system.batch-size": Value(32),
 }
 
+_BEAST = {
+    "algorithm.length": Value(80),
+    "algorithm.gamma": Value(0.99),
+    "algorithm.lr": Value(4.8e-4),
+    "algorithm.eps": Value(0.01),
+    "algorithm.decay": Value(0.99),
+    "algorithm.optimizer": Value("rmsprop", "PyTorch's"),
+    "algorithm.entropy-cost": Value(6e-4),
+    "algorithm.baseline-cost": Value(0.5),
+    "algorithm.max-grad-norm": Value(40.0),
+    "algorithm.reward-clip": Value("abs_one"),
+    "algorithm.anneal-steps": Value(30_000_000, "the example of the documentation"),
+    "system.batch-size": Value(8),
+    "env.last-step": Value(True),
+    "env.envs": Value(1),
+}
+_DD_PPO = {
+    "algorithm.length": Value(128),
+    "algorithm.epochs": Value(2),
+    "algorithm.minibatches": Value(2),
+    "algorithm.gamma": Value(0.99),
+    "algorithm.gae-lambda": Value(0.95),
+    "algorithm.clip": Value(0.2),
+    "algorithm.value-clip": Value(0.2),
+    "algorithm.value-coef": Value(0.5),
+    "algorithm.entropy-coef": Value(0.01),
+    "algorithm.lr": Value(2.5e-4),
+    "algorithm.eps": Value(1e-5),
+    "algorithm.max-grad-norm": Value(0.2),
+    "algorithm.normalize-advantages": Value("none"),
+    "algorithm.core": Value("lstm"),
+    "algorithm.core-size": Value(512),
+    "system.preemption": Value(0.6),
+    "env.envs": Value(4),
+}
+_DD_PPO_CITATION = "Wijmans et al. 2020, DD-PPO (arXiv 1911.00357), authors' code"
+
 PAPERS: dict[str, Paper] = {
     "fasttd3": Paper(_FASTTD3_PAPER + ", MuJoCo Playground column", G1, CUDA, _FASTTD3),
     "fasttd3-paper": Paper(_FASTTD3_PAPER + ", MuJoCo Playground column", G1, CUDA, _FASTTD3),
@@ -553,6 +590,54 @@ PAPERS: dict[str, Paper] = {
         "cpu",
         _IMPALA | {"algorithm.net": Value("impala", "15 convolutions")},
     ),
+    "monobeast": Paper(
+        "Küttler et al. 2019, TorchBeast (arXiv 1910.03552), defaults of MonoBeast",
+        "Pong-v5",
+        "cpu",
+        _BEAST
+        | {
+            "algorithm.torso-features": Value(512),
+            "system.actors": Value(4),
+            "algorithm.core": Value("none"),
+        },
+    ),
+    "polybeast": Paper(
+        "Küttler et al. 2019, TorchBeast (arXiv 1910.03552), defaults of PolyBeast",
+        "Pong-v5",
+        "cpu",
+        _BEAST
+        | {
+            "algorithm.net": Value("impala", "deep residual network"),
+            "algorithm.torso-features": Value(256),
+            "system.runners": Value(4),
+        },
+    ),
+    "seed-vtrace": Paper(
+        "Espeholt et al. 2019, SEED RL (arXiv 1910.06591), V-trace agent of the authors' code",
+        "Pong-v5",
+        "cpu",
+        {
+            "algorithm.length": Value(100),
+            "algorithm.gamma": Value(0.99),
+            "algorithm.lr": Value(4.8e-4),
+            "algorithm.eps": Value(3.125e-7),
+            "algorithm.entropy-cost": Value(2.5e-4),
+            "algorithm.reduction": Value("mean"),
+            "algorithm.net": Value("impala", "deep residual network"),
+            "algorithm.core": Value("lstm"),
+            "algorithm.core-size": Value(256),
+            "system.batch-size": Value(32),
+            "env.last-step": Value(True),
+        },
+    ),
+    "dd-ppo": Paper(
+        _DD_PPO_CITATION + "; on Atari games with PPO's settings, Schulman et al. 2017",
+        "Pong-v5",
+        "cpu",
+        _PPO | {"env.envs": Value(8, "", "4 per worker: two workers have PPO's 8 together")},
+    ),
+    "dd-ppo-paper": Paper(_DD_PPO_CITATION, None, "cpu", _DD_PPO),
+    "fasttd3-ddp": Paper(_FASTTD3_PAPER + ", divided among workers", None, "cpu", {}),
     "appo": Paper(
         "Petrenko et al. 2020, Sample Factory (arXiv 2006.11751), preset for Atari of release 2",
         "Pong-v5",

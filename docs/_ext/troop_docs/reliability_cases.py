@@ -16,24 +16,18 @@ class Fault:
 
 
 _NO_DASHBOARD = "Troop has no dashboard and opens no HTTP port"
-_NO_DATA_PARALLEL = "Troop has no data-parallel learner"
 
 GROUPS: dict[str, dict[str, Fault]] = {
     "Death of processes": {
         "K1": Fault("an actor is killed", "it is restarted and counted, no torn trajectory is stored"),
         "K2": Fault("all actors are killed at once", "all are restarted and training continues"),
-        "K3": Fault(
-            "the inference server is killed",
-            "actors time out, reconnect and step no env twice",
-            not_applicable="no system has an inference server",
-        ),
+        "K3": Fault("the inference server is killed", "runners reconnect and step no env twice"),
         "K4": Fault("a replay is killed", "it continues from its checkpoint with consistent contents"),
         "K5": Fault("a parameter server or the evaluator is killed", "it continues, training is unaffected"),
         "K6": Fault("the learner is killed", "it continues from the newest checkpoint"),
         "K7": Fault(
             "one rank of a data-parallel learner is killed",
-            "all ranks stop and the run can be resumed",
-            not_applicable=_NO_DATA_PARALLEL,
+            "all ranks restart as one from the newest checkpoint",
         ),
         "K8": Fault("the launcher is killed", "no process, shared memory or lock is left"),
         "K9": Fault(

@@ -28,7 +28,9 @@ _PQL = ("pql",)
 _APEX = ("apex",)
 _SERVERS = ("gorila", "a3c")
 _ACTORS = ("apex", "pql", "impala")
-_REPLAYS = ("sync", "apex", "gorila", "pql", "impala")
+_LAGGING = (*_ACTORS, "seed")
+_QUEUES = ("impala", "seed")
+_REPLAYS = ("sync", "apex", "gorila", "pql", *_QUEUES)
 
 GROUPS: dict[str, tuple[MetricName, ...]] = {
     "Every line": (
@@ -131,6 +133,7 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
             _REPLAYS,
         ),
         MetricName("<replay>/capacity", "rows", "Rows that fit.", _REPLAYS),
+        MetricName("queue/bytes", "bytes", "Size of the trajectories that wait for the learner.", _QUEUES),
         MetricName(
             "<replay>/sample_age",
             "rows",
@@ -154,16 +157,16 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
             "policy/lag",
             "updates",
             "Updates by which an actor's weights were behind when it loaded newer ones.",
-            _ACTORS,
+            _LAGGING,
         ),
-        MetricName("policy/version", "updates", "Updates at the last publication of the policy.", _ACTORS),
+        MetricName("policy/version", "updates", "Updates at the last publication of the policy.", _LAGGING),
         MetricName(
             "policy/data_lag",
             "updates",
             "Updates by which the policies that collected a batch were behind, mean over its steps.",
-            ("impala",),
+            _QUEUES,
         ),
-        MetricName("policy/data_lag_max", "updates", "The largest of these.", ("impala",)),
+        MetricName("policy/data_lag_max", "updates", "The largest of these.", _QUEUES),
         MetricName("critic/version", "updates", "Updates at the last publication of the critics.", _PQL),
         MetricName(
             "critic/policy_lag",
@@ -208,6 +211,15 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
         MetricName("ratio/beta_av_target", "", "Its target.", _PQL),
         MetricName("ratio/beta_pv", "", "Critic updates per policy update.", _PQL),
         MetricName("ratio/beta_pv_target", "", "Its target.", _PQL),
+    ),
+    "Inference servers of SEED RL": (
+        MetricName(
+            "<server>/batch_rows", "rows", "Rows for which the policy acted in one call, mean.", ("seed",)
+        ),
+        MetricName("<server>/version", "updates", "Version of the weights that act.", ("seed",)),
+        MetricName(
+            "<server>/dropped_steps", "steps", "Steps of unrolls dropped with restarted runners.", ("seed",)
+        ),
     ),
     "Parameter servers of Gorila": (
         MetricName("<server>/applied", "gradients", "Gradients applied.", _SERVERS),

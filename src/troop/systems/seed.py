@@ -73,31 +73,37 @@ class SEED:
             LearnerConfig(self.batch_size, self.prefetch, publish_every=1),
             devices["learner"],
         )
-        per_server = self.runners // self.servers
-        groups = 2 if env.envs % 2 == 0 and not settings.deterministic else 1
-        group_env = part_of(env, groups)
         for number, name in enumerate(names):
             server = program.add(
                 name,
                 InferenceServer,
                 build(make_policy, algorithm, env.spec, devices[name]),
-                build(UnrollRecorder, per_server * env.envs, experience),
+                build(UnrollRecorder, self.runners // self.servers * env.envs, experience),
                 algorithm.exploration,
                 queue,
                 weights,
                 name,
             )
-            for place in range(per_server):
-                runner = number * per_server + place
-                program.add(
-                    f"runner{runner}",
-                    EnvRunner,
-                    partial(group_env.make, device="cpu"),
-                    groups,
-                    group_env.envs,
-                    derive_seed(seed, f"runner {runner}"),
-                    server,
-                    place * env.envs,
-                )
+            self._add_runners(program, server, number, env, settings)
         add_evaluator(program, algorithm, env, weights, settings)
         return program
+
+    def _add_runners(
+        self, program: Program, server: InferenceServer, number: int, env: EnvConfig, settings: RunSettings
+    ) -> None:
+        """Add the runners of one server, whose envs it knows by numbers from 0."""
+        per_server = self.runners // self.servers
+        groups = 2 if env.envs % 2 == 0 and not settings.deterministic else 1
+        group_env = part_of(env, groups)
+        for place in range(per_server):
+            runner = number * per_server + place
+            program.add(
+                f"runner{runner}",
+                EnvRunner,
+                partial(group_env.make, device="cpu"),
+                groups,
+                group_env.envs,
+                derive_seed(settings.seed, f"runner {runner}"),
+                server,
+                place * env.envs,
+            )

@@ -201,7 +201,7 @@ def test_cluster_named_by_a_file_is_not_joined(stranger, toy_run, capsys):
     assert "--allow ray://198.51.100.7:10001" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("where", ["experiment", "env", "flags", "variants"])
+@pytest.mark.parametrize("where", ["experiment", "env", "flags", "id", "variants"])
 def test_comparison_of_a_stranger_imports_nothing(stranger, where, capsys):
     from troop.compare.plan import ComparisonPlan
 
@@ -209,6 +209,8 @@ def test_comparison_of_a_stranger_imports_nothing(stranger, where, capsys):
     fields = {"env": "toy:PointMass", "flags": (), "variants": {}}
     if where == "experiment":
         experiment["env"] = {"kind": "Gymnasium", "id": "stranger_code:Counter"}
+    elif where == "id":
+        fields |= {"env": "gym:Pendulum-v1", "flags": ("--env.id", "stranger_code:Counter")}
     else:
         fields[where] = {
             "env": "stranger_code:Counter",
@@ -223,6 +225,33 @@ def test_comparison_of_a_stranger_imports_nothing(stranger, where, capsys):
     assert run(["compare", "td3", "--run", str(stranger / "comparison")]) == 2
     assert "--allow stranger_code" in capsys.readouterr().err
     assert not (stranger / "imported").exists()
+
+
+@pytest.mark.parametrize("where", ["experiment", "flags", "variants"])
+@pytest.mark.parametrize("address", ["198.51.100.7:6379", "cluster.example:6379", "ray://198.51.100.7:10001"])
+def test_comparison_of_a_stranger_joins_no_cluster(stranger, where, address, monkeypatch, capsys):
+    from troop.compare.plan import ComparisonPlan
+
+    engine, flags = {"kind": "Ray", "address": address}, ("--engine", "ray", f"--engine.address={address}")
+    experiment = make_experiment("sac", "toy:PointMass").to_dict()
+    plan = ComparisonPlan(
+        env="toy:PointMass",
+        minutes=None,
+        env_steps=40,
+        seeds=1,
+        thresholds=(),
+        machine={},
+        recipes={"sac": experiment | ({"engine": engine} if where == "experiment" else {})},
+        flags=flags if where == "flags" else (),
+        variants={"mine": ("td3", *flags)} if where == "variants" else {},
+    )
+    (stranger / "comparison").mkdir()
+    plan.write(stranger / "comparison")
+    monkeypatch.setattr("troop.compare.session.Session.run", lambda self: 0)
+    assert run(["compare", "--run", str(stranger / "comparison")]) == 2
+    assert f"--allow {address.partition(':6379')[0]}" in capsys.readouterr().err
+    run(["compare", "--run", str(stranger / "comparison"), "--allow", address])
+    assert "--allow" not in capsys.readouterr().err
 
 
 def test_suite_of_a_stranger_imports_nothing(stranger, capsys):

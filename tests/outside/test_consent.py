@@ -140,6 +140,20 @@ def test_networks_named_by_a_file_are_not_imported(stranger):
     assert not (stranger / "imported").exists()
 
 
+def test_allowed_module_gives_its_networks_but_not_its_other_callables(stranger):
+    with open("stranger_code.py", "a") as file:
+        file.write("from torch import nn\ndef make_net(shape, outputs) -> nn.Module:\n    ...\n")
+    config = make_experiment("sac", "toy:PointMass").to_dict()
+    for name in ("remove_all", "NoEnv", "pathlib"):
+        config["algorithm"]["net"] = f"stranger_code:{name}"
+        with pytest.raises(BadInput, match=r"not annotated to return a torch\.nn\.Module"):
+            Experiment.from_dict(config, allow=["stranger_code"])
+    assert Experiment.from_dict(config, allow=["stranger_code:pathlib"])  # the user's own decision
+    config["algorithm"]["net"] = "stranger_code:make_net"
+    assert Experiment.from_dict(config, allow=["stranger_code"])
+    assert not (stranger / "called").exists()
+
+
 @pytest.mark.parametrize("entry", ["os", "os:system", "subprocess", "importlib.machinery"])
 def test_standard_library_is_never_allowed(stranger, toy_run, entry, capsys):
     path = Path(shutil.copytree(toy_run, stranger / "run"))
@@ -225,6 +239,31 @@ def test_comparison_of_a_stranger_imports_nothing(stranger, where, capsys):
     assert run(["compare", "td3", "--run", str(stranger / "comparison")]) == 2
     assert "--allow stranger_code" in capsys.readouterr().err
     assert not (stranger / "imported").exists()
+
+
+@pytest.mark.parametrize("where", ["experiment", "env"])
+def test_comparison_calls_no_other_function_of_an_allowed_module(stranger, where, capsys):
+    from troop.compare.plan import ComparisonPlan
+
+    id, experiment = "stranger_code:remove_all", make_experiment("sac", "toy:PointMass").to_dict()
+    if where == "experiment":
+        experiment["env"] = {"kind": "Gymnasium", "id": id}
+    env = id if where == "env" else "toy:PointMass"
+    plan = ComparisonPlan(
+        env,
+        minutes=None,
+        env_steps=40,
+        seeds=1,
+        thresholds=(),
+        machine={},
+        flags=(),
+        recipes={"sac": experiment},
+    )
+    (stranger / "comparison").mkdir()
+    plan.write(stranger / "comparison")
+    assert run(["compare", "td3", "--run", str(stranger / "comparison"), "--allow", "stranger_code"]) == 2
+    assert "not annotated to return a gymnasium.Env" in capsys.readouterr().err
+    assert not (stranger / "called").exists()
 
 
 @pytest.mark.parametrize("where", ["experiment", "flags", "variants"])

@@ -18,6 +18,7 @@ from troop.compare.planned_code import named_clusters, named_code, planned_clust
 from troop.core.config_json import encode
 from troop.core.errors import BadInput
 from troop.core.user_code import require_allowed, split
+from troop.envs.gymnasium.user_envs import check_stored_env
 from troop.experiment import Experiment
 from troop.runs import files
 from troop.runs.directory import CONFIG, RunDirectory
@@ -70,7 +71,12 @@ def read_allowed_plan(folder: Path, args: CompareArgs) -> ComparisonPlan:
     commands = (["--env", args.env or ""], args.flags, *args.variants.values())
     named = [name for words in commands for name in named_code(words)]  # by the user, in this command
     clusters = [address for words in commands for address in named_clusters(words)]
-    require_allowed(planned_code(plan), (*args.allow, *named, *(split(name)[0] for name in named)))
+    allow = (*args.allow, *named, *(split(name)[0] for name in named))
+    require_allowed(planned_code(plan), allow)
+    for experiment in plan.recipes.values():
+        Experiment.from_dict(experiment, allow)  # of an allowed module only envs, networks and configs
+    for name in named_code(["--env", plan.env]):
+        check_stored_env(name, allow)
     for address in planned_clusters(plan):
         require_cluster_allowed(address, (*args.allow, *clusters))
     return plan

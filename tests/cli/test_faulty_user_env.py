@@ -56,6 +56,11 @@ def user_env(tmp_path, monkeypatch):
                 def fail(self):
                     time.sleep(1000)
 
+            class HangsInC(Arm):
+                def fail(self):
+                    import hashlib
+                    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
+
             class Raises(Arm):
                 def fail(self):
                     raise ValueError("the motor is hot")
@@ -92,17 +97,29 @@ def summary(path):
     return json.loads((path / "summary.json").read_text())
 
 
-def test_ctrl_c_saves_a_run_whose_env_hangs(user_env):
-    process = launch(*TRAIN, "--env", "arm:Hangs", "--env-steps", "10000", "--run", "run")
+@pytest.mark.parametrize("env", ["Hangs", "HangsInC"])
+def test_ctrl_c_saves_a_run_whose_env_hangs(user_env, env):
+    process = launch(*TRAIN, "--env", f"arm:{env}", "--env-steps", "10000", "--run", "run")
     wait_for(user_env / "fixed", process)
     os.killpg(process.pid, signal.SIGINT)
     output, errors = process.communicate()
-    assert (process.returncode, errors) == (3, "")
-    assert "continue with: troop resume run" in output
+    assert process.returncode == 3
+    assert "continue with: troop resume run" in (output if env == "Hangs" else errors)
+    assert len(errors.splitlines()) == (env == "HangsInC")
     assert summary(user_env / "run")["status"] == "stopped"
     saved = load_part(user_env / "run" / "checkpoints", "policy")
     assert saved.info["env_steps"] == summary(user_env / "run")["env_steps"] == 2 * 59
     assert troop(["resume", "run", "--env-steps", "300", "--allow", "arm"]) == 0
+
+
+def test_two_ctrl_c_end_an_env_that_hangs_in_c_at_once(user_env):
+    process = launch(*TRAIN, "--env", "arm:HangsInC", "--env-steps", "10000", "--run", "run")
+    wait_for(user_env / "fixed", process)
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.5)
+    assert process.wait(timeout=5) == 130
+    assert summary(user_env / "run")["status"] == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +127,7 @@ def test_ctrl_c_saves_a_run_whose_env_hangs(user_env):
 )
 def test_a_run_whose_env_fails_is_saved_and_can_be_resumed(user_env, capsys, env, text):
     assert troop([*TRAIN, "--env", f"arm:{env}", "--env-steps", "10000", "--run", "run"]) == 4
-    line = {"Raises": 26, "Exits": 30}[env]
+    line = {"Raises": 31, "Exits": 35}[env]
     expected = f"troop: step() of env 'arm:{env}' raised {text} (arm.py, line {line}); the traceback is in"
     assert capsys.readouterr().err.startswith(expected)
     assert summary(user_env / "run")["status"] == "failed"

@@ -121,11 +121,12 @@ class RunRecorder:
         self.console.note(text)
 
     def write_file(self, name: str, text: str) -> None:
-        """Write a text of a role, such as the first faulty transition, unless there is such a file."""
+        """Write the first faulty transition of an env, unless there is such a file, and note its path."""
         path = self.directory.path / name
         if re.fullmatch(r"[a-z_]+\.json", name) and not path.exists():
             try:
                 files.write_text(path, text)
+                self.note(f"an env returned NaN or infinity; the first such transition is in {path}")
             except SetupProblem as problem:
                 self.note(str(problem))
 

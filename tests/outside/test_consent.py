@@ -104,6 +104,7 @@ VERBS = [["eval"], ["play"], ["resume", "--env-steps", "60"]]
         ("troop.cli.main:run", []),
     ],
 )
+@pytest.mark.reliability("C4")
 def test_env_named_by_a_file_is_neither_imported_nor_called(stranger, toy_run, verb, id, settings, capsys):
     path = Path(shutil.copytree(toy_run, stranger / "run"))
     with_env(path, id.format(cwd=stranger), settings)
@@ -121,6 +122,7 @@ def test_env_named_by_a_file_is_neither_imported_nor_called(stranger, toy_run, v
 @pytest.mark.parametrize(
     "kind", ["stranger_code:NoEnv", "subprocess:Popen", "importlib.machinery:ModuleSpec"]
 )
+@pytest.mark.reliability("C4")
 def test_classes_named_by_a_file_are_not_imported(stranger, field, kind):
     config = make_experiment("sac", "toy:PointMass").to_dict() | {field: {"kind": kind, "args": ["true"]}}
     with pytest.raises(BadInput, match="outside Troop" if "stranger" in kind else "standard library"):
@@ -132,6 +134,7 @@ def test_classes_named_by_a_file_are_not_imported(stranger, field, kind):
         assert not (stranger / "called").exists()
 
 
+@pytest.mark.reliability("C4")
 def test_networks_named_by_a_file_are_not_imported(stranger):
     config = make_experiment("sac", "toy:PointMass").to_dict()
     config["algorithm"]["net"] = "stranger_code:remove_all"
@@ -216,6 +219,7 @@ def test_cluster_named_by_a_file_is_not_joined(stranger, toy_run, capsys):
 
 
 @pytest.mark.parametrize("where", ["experiment", "env", "flags", "id", "variants"])
+@pytest.mark.reliability("C4")
 def test_comparison_of_a_stranger_imports_nothing(stranger, where, capsys):
     from troop.compare.plan import ComparisonPlan
 
@@ -268,6 +272,7 @@ def test_comparison_calls_no_other_function_of_an_allowed_module(stranger, where
 
 @pytest.mark.parametrize("where", ["experiment", "flags", "variants"])
 @pytest.mark.parametrize("address", ["198.51.100.7:6379", "cluster.example:6379", "ray://198.51.100.7:10001"])
+@pytest.mark.reliability("C4")
 def test_comparison_of_a_stranger_joins_no_cluster(stranger, where, address, monkeypatch, capsys):
     from troop.compare.plan import ComparisonPlan
 

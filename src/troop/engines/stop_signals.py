@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
 
-from troop.core.engine import STOP_SIGNALS
+from troop.core.signals import STOP_SIGNALS
 
 
 class StopSignals:

@@ -205,6 +205,17 @@ def test_restore_reads_only_the_requested_parts(recorder):
         recorder.restore(["replay"])
 
 
+def test_the_first_faulty_transition_is_written_once_and_noted(recorder):
+    notes = []
+    recorder.console.note = notes.append
+    for text in ("first", "second"):
+        recorder.write_file("first_fault.json", text)
+    recorder.write_file("../outside.json", "text")
+    path = recorder.directory.path / "first_fault.json"
+    assert path.read_text() == "first" and not (path.parents[1] / "outside.json").exists()
+    assert notes == [f"an env returned NaN or infinity; the first such transition is in {path}"]
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
 @pytest.mark.reliability("T3")
 def test_signal_requests_a_stop(name, recorder):
@@ -214,6 +225,7 @@ def test_signal_requests_a_stop(name, recorder):
 
 
 @pytest.mark.parametrize("change", ["rename", "remove"])
+@pytest.mark.reliability("F5")
 def test_a_directory_renamed_or_removed_during_the_run_can_be_resumed(tmp_path, change, monkeypatch):
     """The change happens after the first checkpoint; the run itself ends as if nothing had happened."""
     run, moved = tmp_path / "run", tmp_path / "moved"

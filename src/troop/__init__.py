@@ -1,7 +1,6 @@
 """Troop: distributed reinforcement learning for PyTorch."""
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # type checkers take it as True; importing typing would delay the command
 if TYPE_CHECKING:
     from troop.api import TrainedPolicy, evaluate, load_policy, make_experiment, resume, train
     from troop.experiment import Experiment

@@ -1,5 +1,5 @@
 """`python -m troop` is the `troop` command."""
 
-from troop.cli.main import main
+from troop.cli.command import main
 
 main()

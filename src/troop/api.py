@@ -187,8 +187,13 @@ def stored_experiment(
 
 
 def check_cluster_allowed(engine: Engine, allow: Sequence[str]) -> None:
-    """Raise BadInput if config.json names a Ray cluster, whose nodes could run code here."""
-    address = engine.address if isinstance(engine, engines.Ray) else "local"
+    """Raise BadInput if config.json names a Ray cluster that the user has not allowed."""
+    if isinstance(engine, engines.Ray):
+        require_cluster_allowed(engine.address, allow)
+
+
+def require_cluster_allowed(address: str, allow: Sequence[str]) -> None:
+    """Raise BadInput unless `allow` has the address of a Ray cluster, whose nodes could run code here."""
     if address not in ("local", "auto", *allow):
         raise BadInput(
             f"The run joins the Ray cluster {address!r}; if you trust it, add --allow {address} "

@@ -38,6 +38,7 @@ from troop.core.user_code import is_code_name, require_allowed
 from troop.env_memory import check_env_memory
 from troop.envs.gymnasium.user_envs import check_stored_env
 from troop.logs.console import Console
+from troop.nets.outside import check_stored_network
 from troop.replay.prioritized import PriorityConfig
 from troop.roles.learner import LearnerConfig
 from troop.roles.parameter_server import AdaGradConfig, SharedRMSPropConfig
@@ -309,6 +310,9 @@ class Experiment(Generic[B]):
         except RecursionError:
             raise BadInput("config.json is nested too deeply.") from None
         require_allowed(dict(decoded_code_names(experiment)), allow)
+        net = getattr(experiment.algorithm, "net", None)
+        if isinstance(net, str) and is_code_name(net):
+            check_stored_network(net, allow)
         if isinstance(experiment.env, envs.Gymnasium):
             check_stored_env(experiment.env.id, allow)
         return experiment

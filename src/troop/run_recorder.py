@@ -7,15 +7,14 @@ import dataclasses
 import math
 import os
 import re
-import signal
 import sys
 from collections import deque
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
-from troop.core.engine import STOP_SIGNALS, Counters, Result
+from troop.core.engine import Counters, Result
 from troop.core.errors import SetupProblem, TroopError
 from troop.core.program import Program, references
+from troop.engines.stop_signals import StopSignals
 from troop.envs.atari_scores import human_normalized
 from troop.logs.bottleneck import bottleneck, paused, split_bottleneck, time_split
 from troop.logs.console import Console
@@ -78,8 +77,7 @@ class RunRecorder:
         self.saturation, self.memory_growth, self.usage = SaturationMonitor(), MemoryGrowth(), ProcessUsage()
         self.working_roles: list[RoleGroup] = []  # as of the last line in which they were not paused
         self._stalled_s = 0  # seconds without a step, if there was none for long
-        self._stop = False
-        self._signal_handlers: dict[int, Any] = {}
+        self._signals = StopSignals(self._exit_at_once)
 
     def __enter__(self) -> Self:
         resume = (self.start.env_steps, self.start.updates) if self.start else None
@@ -91,11 +89,7 @@ class RunRecorder:
             if (value := values.get("eval/return_mean")) is not None:
                 self.return_history.append(value)
                 self.evaluation = {name: x for name, x in values.items() if x is not None}
-        for number in STOP_SIGNALS:
-            try:
-                self._signal_handlers[number] = signal.signal(number, self._on_signal)
-            except ValueError:  # not the main thread: the embedding program handles signals
-                break
+        self._signals.__enter__()
         experiment = self.experiment
         self.console.start(
             f"{experiment.recipe} on {experiment.env.id}",
@@ -109,31 +103,30 @@ class RunRecorder:
         self.console.stop()
         self.metrics.close()
         self.tensorboard.close()
-        for number, handler in self._signal_handlers.items():
-            signal.signal(number, handler)
+        self._signals.__exit__()
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._stop:  # the second signal: do not wait for a checkpoint
-            with contextlib.suppress(Exception):
-                message = "ended by a second signal; the last checkpoint can be resumed"
-                self._summary("stopped", self.newest_counters, message).write(self.directory.path)
-            os._exit(130)
-        self._stop = True
+    def _exit_at_once(self) -> None:
+        """Exit without waiting for a checkpoint."""
+        with contextlib.suppress(Exception):
+            message = "ended by a second signal; the last checkpoint can be resumed"
+            self._summary("stopped", self.newest_counters, message).write(self.directory.path)
+        os._exit(130)
 
     def stop_requested(self) -> bool:
         """Whether a signal requested a stop."""
-        return self._stop
+        return self._signals.requested()
 
     def note(self, text: str) -> None:
         """Print a line above the panel."""
         self.console.note(text)
 
     def write_file(self, name: str, text: str) -> None:
-        """Write a text of a role, such as the first faulty transition, unless there is such a file."""
+        """Write the first faulty transition of an env, unless there is such a file, and note its path."""
         path = self.directory.path / name
         if re.fullmatch(r"[a-z_]+\.json", name) and not path.exists():
             try:
                 files.write_text(path, text)
+                self.note(f"an env returned NaN or infinity; the first such transition is in {path}")
             except SetupProblem as problem:
                 self.note(str(problem))
 

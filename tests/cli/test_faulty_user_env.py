@@ -7,9 +7,11 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
+import troop as troop_package
 from troop.cli.main import run as troop
 from troop.runs.checkpoint import load_part
 
@@ -56,6 +58,11 @@ def user_env(tmp_path, monkeypatch):
                 def fail(self):
                     time.sleep(1000)
 
+            class HangsInC(Arm):
+                def fail(self):
+                    import hashlib
+                    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
+
             class Raises(Arm):
                 def fail(self):
                     raise ValueError("the motor is hot")
@@ -92,25 +99,40 @@ def summary(path):
     return json.loads((path / "summary.json").read_text())
 
 
-def test_ctrl_c_saves_a_run_whose_env_hangs(user_env):
-    process = launch(*TRAIN, "--env", "arm:Hangs", "--env-steps", "10000", "--run", "run")
+@pytest.mark.parametrize("env", ["Hangs", "HangsInC"])
+@pytest.mark.reliability("S1", "T1")
+def test_ctrl_c_saves_a_run_whose_env_hangs(user_env, env):
+    process = launch(*TRAIN, "--env", f"arm:{env}", "--env-steps", "10000", "--run", "run")
     wait_for(user_env / "fixed", process)
     os.killpg(process.pid, signal.SIGINT)
     output, errors = process.communicate()
-    assert (process.returncode, errors) == (3, "")
-    assert "continue with: troop resume run" in output
+    assert process.returncode == 3
+    assert "continue with: troop resume run" in (output if env == "Hangs" else errors)
+    assert len(errors.splitlines()) == (env == "HangsInC")
     assert summary(user_env / "run")["status"] == "stopped"
     saved = load_part(user_env / "run" / "checkpoints", "policy")
     assert saved.info["env_steps"] == summary(user_env / "run")["env_steps"] == 2 * 59
     assert troop(["resume", "run", "--env-steps", "300", "--allow", "arm"]) == 0
 
 
+@pytest.mark.reliability("T2")
+def test_two_ctrl_c_end_an_env_that_hangs_in_c_at_once(user_env):
+    process = launch(*TRAIN, "--env", "arm:HangsInC", "--env-steps", "10000", "--run", "run")
+    wait_for(user_env / "fixed", process)
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.5)
+    assert process.wait(timeout=5) == 130
+    assert summary(user_env / "run")["status"] == "stopped"
+
+
 @pytest.mark.parametrize(
     ("env", "text"), [("Raises", "ValueError: the motor is hot"), ("Exits", "SystemExit: 7")]
 )
+@pytest.mark.reliability("C5", "K10")
 def test_a_run_whose_env_fails_is_saved_and_can_be_resumed(user_env, capsys, env, text):
     assert troop([*TRAIN, "--env", f"arm:{env}", "--env-steps", "10000", "--run", "run"]) == 4
-    line = {"Raises": 26, "Exits": 30}[env]
+    line = {"Raises": 31, "Exits": 35}[env]
     expected = f"troop: step() of env 'arm:{env}' raised {text} (arm.py, line {line}); the traceback is in"
     assert capsys.readouterr().err.startswith(expected)
     assert summary(user_env / "run")["status"] == "failed"
@@ -136,6 +158,7 @@ def test_a_directory_whose_start_failed_can_be_used_and_resumed(user_env, capsys
     [(signal.SIGINT, "import"), (signal.SIGINT, "config.json"),
      (signal.SIGHUP, "summary.json"), (signal.SIGUSR1, "summary.json")],
 )  # fmt: skip
+@pytest.mark.reliability("T3")
 def test_a_signal_during_the_start_ends_in_one_line_without_a_traceback(
     tmp_path, monkeypatch, number, moment
 ):
@@ -153,3 +176,27 @@ def test_a_signal_during_the_start_ends_in_one_line_without_a_traceback(
     assert "Traceback" not in output and "died" not in output
     if process.returncode == 3:
         assert summary(tmp_path / "run")["status"] == "stopped"
+
+
+@pytest.mark.reliability("T3")
+@pytest.mark.parametrize("verb", ["train", "eval"])
+def test_a_signal_during_the_first_imports_ends_in_one_line(verb):
+    """The signal arrives when the command imports its first module that takes time."""
+    code = f"""
+import os, signal, sys
+from troop.cli.command import main
+slow = {{"typing", "re", "dataclasses", "inspect", "pathlib"}} & sys.modules.keys()
+class Interrupting:
+    def find_spec(name, path=None, target=None):
+        if name == "troop.cli.main":
+            print(slow, flush=True)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting)
+main([{verb!r}, "x"])
+"""
+    # Without site-packages, whose .pth files may import anything.
+    paths = {"PYTHONPATH": str(Path(troop_package.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, env=os.environ | paths
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (130, "troop: interrupted.\n", "set()\n")

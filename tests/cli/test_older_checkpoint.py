@@ -31,6 +31,7 @@ def damaged(tmp_path):
     return run
 
 
+@pytest.mark.reliability("F1")
 def test_an_older_checkpoint_is_used_only_if_it_is_allowed(damaged, capsys):
     capsys.readouterr()
     assert troop(["eval", str(damaged)]) == 5

@@ -2,12 +2,14 @@
 
 import threading
 import time
+from traceback import FrameSummary
 
 import pytest
 
 from troop.core.engine import Counters, Result, Until
 from troop.core.env_calls import EnvFailure, env_call
 from troop.core.errors import TrainingFault
+from troop.core.locations import user_location
 from troop.core.program import Program, Schedule
 from troop.engines import Inline, stall_monitor
 from troop.engines.stall_monitor import StallLimits
@@ -121,6 +123,12 @@ def program_of(role, *args):
     program = Program("hanging")
     program.add("trainer", role, *args)
     return program
+
+
+def test_the_location_is_a_line_of_a_file():
+    """Code that was made from text, such as the methods of dataclasses, has no file to look at."""
+    frames = [FrameSummary("/home/me/arm.py", 7, "step"), FrameSummary("<string>", 1, "__init__")]
+    assert user_location(frames) == "arm.py, line 7"
 
 
 @pytest.mark.timeout(60)

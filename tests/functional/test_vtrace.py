@@ -91,6 +91,7 @@ def test_any_sequence_of_ends_matches_the_definition(kinds, options, seed):
         assert float(advantage[t]) == pytest.approx(float(rho[t].clamp_max(1.0) * td_error), abs=1e-9)
 
 
+@pytest.mark.reliability("N6")
 def test_on_policy_it_is_the_n_step_return_and_gae_with_lambda_1():
     torch.manual_seed(0)
     reward, value, successor = torch.randn(3, 6, 4, dtype=torch.float64)

@@ -20,6 +20,7 @@ def test_every_release_has_golden_runs():
     assert size < 500_000 * len({path.parent for path in RUNS})
 
 
+@pytest.mark.reliability("R6")
 @pytest.mark.parametrize("golden", RUNS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_golden_run_is_loaded_evaluated_and_resumed(golden, tmp_path):
     path = Path(shutil.copytree(golden, tmp_path / "run"))

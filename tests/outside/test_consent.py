@@ -104,6 +104,7 @@ VERBS = [["eval"], ["play"], ["resume", "--env-steps", "60"]]
         ("troop.cli.main:run", []),
     ],
 )
+@pytest.mark.reliability("C4")
 def test_env_named_by_a_file_is_neither_imported_nor_called(stranger, toy_run, verb, id, settings, capsys):
     path = Path(shutil.copytree(toy_run, stranger / "run"))
     with_env(path, id.format(cwd=stranger), settings)
@@ -121,6 +122,7 @@ def test_env_named_by_a_file_is_neither_imported_nor_called(stranger, toy_run, v
 @pytest.mark.parametrize(
     "kind", ["stranger_code:NoEnv", "subprocess:Popen", "importlib.machinery:ModuleSpec"]
 )
+@pytest.mark.reliability("C4")
 def test_classes_named_by_a_file_are_not_imported(stranger, field, kind):
     config = make_experiment("sac", "toy:PointMass").to_dict() | {field: {"kind": kind, "args": ["true"]}}
     with pytest.raises(BadInput, match="outside Troop" if "stranger" in kind else "standard library"):
@@ -132,12 +134,27 @@ def test_classes_named_by_a_file_are_not_imported(stranger, field, kind):
         assert not (stranger / "called").exists()
 
 
+@pytest.mark.reliability("C4")
 def test_networks_named_by_a_file_are_not_imported(stranger):
     config = make_experiment("sac", "toy:PointMass").to_dict()
     config["algorithm"]["net"] = "stranger_code:remove_all"
     with pytest.raises(BadInput, match=r"stranger_code:remove_all as algorithm\.net"):
         Experiment.from_dict(config)
     assert not (stranger / "imported").exists()
+
+
+def test_allowed_module_gives_its_networks_but_not_its_other_callables(stranger):
+    with open("stranger_code.py", "a") as file:
+        file.write("from torch import nn\ndef make_net(shape, outputs) -> nn.Module:\n    ...\n")
+    config = make_experiment("sac", "toy:PointMass").to_dict()
+    for name in ("remove_all", "NoEnv", "pathlib"):
+        config["algorithm"]["net"] = f"stranger_code:{name}"
+        with pytest.raises(BadInput, match=r"not annotated to return a torch\.nn\.Module"):
+            Experiment.from_dict(config, allow=["stranger_code"])
+    assert Experiment.from_dict(config, allow=["stranger_code:pathlib"])  # the user's own decision
+    config["algorithm"]["net"] = "stranger_code:make_net"
+    assert Experiment.from_dict(config, allow=["stranger_code"])
+    assert not (stranger / "called").exists()
 
 
 @pytest.mark.parametrize("entry", ["os", "os:system", "subprocess", "importlib.machinery"])
@@ -201,7 +218,8 @@ def test_cluster_named_by_a_file_is_not_joined(stranger, toy_run, capsys):
     assert "--allow ray://198.51.100.7:10001" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("where", ["experiment", "env", "flags", "variants"])
+@pytest.mark.parametrize("where", ["experiment", "env", "flags", "id", "variants"])
+@pytest.mark.reliability("C4")
 def test_comparison_of_a_stranger_imports_nothing(stranger, where, capsys):
     from troop.compare.plan import ComparisonPlan
 
@@ -209,6 +227,8 @@ def test_comparison_of_a_stranger_imports_nothing(stranger, where, capsys):
     fields = {"env": "toy:PointMass", "flags": (), "variants": {}}
     if where == "experiment":
         experiment["env"] = {"kind": "Gymnasium", "id": "stranger_code:Counter"}
+    elif where == "id":
+        fields |= {"env": "gym:Pendulum-v1", "flags": ("--env.id", "stranger_code:Counter")}
     else:
         fields[where] = {
             "env": "stranger_code:Counter",
@@ -223,6 +243,59 @@ def test_comparison_of_a_stranger_imports_nothing(stranger, where, capsys):
     assert run(["compare", "td3", "--run", str(stranger / "comparison")]) == 2
     assert "--allow stranger_code" in capsys.readouterr().err
     assert not (stranger / "imported").exists()
+
+
+@pytest.mark.parametrize("where", ["experiment", "env"])
+def test_comparison_calls_no_other_function_of_an_allowed_module(stranger, where, capsys):
+    from troop.compare.plan import ComparisonPlan
+
+    id, experiment = "stranger_code:remove_all", make_experiment("sac", "toy:PointMass").to_dict()
+    if where == "experiment":
+        experiment["env"] = {"kind": "Gymnasium", "id": id}
+    env = id if where == "env" else "toy:PointMass"
+    plan = ComparisonPlan(
+        env,
+        minutes=None,
+        env_steps=40,
+        seeds=1,
+        thresholds=(),
+        machine={},
+        flags=(),
+        recipes={"sac": experiment},
+    )
+    (stranger / "comparison").mkdir()
+    plan.write(stranger / "comparison")
+    assert run(["compare", "td3", "--run", str(stranger / "comparison"), "--allow", "stranger_code"]) == 2
+    assert "not annotated to return a gymnasium.Env" in capsys.readouterr().err
+    assert not (stranger / "called").exists()
+
+
+@pytest.mark.parametrize("where", ["experiment", "flags", "variants"])
+@pytest.mark.parametrize("address", ["198.51.100.7:6379", "cluster.example:6379", "ray://198.51.100.7:10001"])
+@pytest.mark.reliability("C4")
+def test_comparison_of_a_stranger_joins_no_cluster(stranger, where, address, monkeypatch, capsys):
+    from troop.compare.plan import ComparisonPlan
+
+    engine, flags = {"kind": "Ray", "address": address}, ("--engine", "ray", f"--engine.address={address}")
+    experiment = make_experiment("sac", "toy:PointMass").to_dict()
+    plan = ComparisonPlan(
+        env="toy:PointMass",
+        minutes=None,
+        env_steps=40,
+        seeds=1,
+        thresholds=(),
+        machine={},
+        recipes={"sac": experiment | ({"engine": engine} if where == "experiment" else {})},
+        flags=flags if where == "flags" else (),
+        variants={"mine": ("td3", *flags)} if where == "variants" else {},
+    )
+    (stranger / "comparison").mkdir()
+    plan.write(stranger / "comparison")
+    monkeypatch.setattr("troop.compare.session.Session.run", lambda self: 0)
+    assert run(["compare", "--run", str(stranger / "comparison")]) == 2
+    assert f"--allow {address.partition(':6379')[0]}" in capsys.readouterr().err
+    run(["compare", "--run", str(stranger / "comparison"), "--allow", address])
+    assert "--allow" not in capsys.readouterr().err
 
 
 def test_suite_of_a_stranger_imports_nothing(stranger, capsys):

@@ -133,6 +133,7 @@ def check(template, change, argv):
     st.integers(0, 2000),
     st.sampled_from(HOSTILE + HUGE),
 )
+@pytest.mark.reliability("X3")
 def test_eval_of_a_damaged_run(template, file, choose, hostile):
     check(template, lambda path: damage(path, file, choose, hostile), ["eval", "--episodes", "2"])
 
@@ -143,6 +144,7 @@ def test_eval_of_a_damaged_run(template, file, choose, hostile):
     st.integers(0, 2000),
     st.sampled_from(HOSTILE),
 )
+@pytest.mark.reliability("X3")
 def test_resume_of_a_damaged_run(template, file, choose, hostile):
     check(template, lambda path: damage(path, file, choose, hostile), ["resume", "--env-steps", "44"])
 
@@ -186,6 +188,7 @@ def test_sizes_of_networks_are_checked_before_memory_is_taken(template, name, va
     | st.sampled_from([b"[" * 100_000, b"NaN", b"1" * 100_000, b'{"a": 1e999}', b"\xff"]),
     st.sampled_from([["eval", "--episodes", "2"], ["resume", "--env-steps", "44"]]),
 )
+@pytest.mark.reliability("X3")
 def test_arbitrary_bytes(template, file, content, argv):
     check(template, lambda path: (path / file).write_bytes(content), argv)
 

@@ -71,7 +71,6 @@ GROUPS: dict[str, dict[str, Fault]] = {
         "N6": Fault(
             "policy lag of off-policy corrections",
             "V-trace without lag equals the on-policy target",
-            not_applicable="V-trace does not exist yet",
         ),
     },
     "Slow, stuck, overloaded": {

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 import sys
 import warnings
-from collections.abc import Sequence
-from types import FrameType
 
-from troop.core.engine import STOP_SIGNALS
 from troop.core.errors import BadInput, TroopError
 
 VERBS = {
@@ -42,35 +38,6 @@ First steps:
 
 Exit codes: 0 done, 2 bad input, 3 stopped but resumable, 4 training fault, 5 set-up problem.
 """
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run `troop ARGV` and exit the process with its exit code."""
-    argv = list(sys.argv[1:] if argv is None else argv)
-    if argv[:1] in (["train"], ["resume"]):
-        for number in STOP_SIGNALS:
-            signal.signal(number, _exit_early)
-    code = run(argv, warm_up=True)
-    ray = sys.modules.get("troop.engines.ray.cluster")
-    if ray is not None and ray.BackgroundInit.running is not None:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        ray.BackgroundInit.running.kill_and_exit(code)
-    sys.exit(code)
-
-
-def _exit_early(number: int, frame: FrameType | None) -> None:
-    """Exit before the run has begun, or after it has ended: there is nothing to save.
-
-    An exception could be lost in the import of a library, or appear as an error of it.
-    """
-    os.write(2, b"troop: interrupted.\n")
-    ray = sys.modules.get("troop.engines.ray.cluster")
-    if ray is not None and ray.BackgroundInit.running is not None:
-        ray.BackgroundInit.running.kill_and_exit(130)
-    if (private := sys.modules.get("troop.engines.private_folder")) is not None:
-        private.delete_private_folder()
-    os._exit(130)
 
 
 def run(argv: list[str], warm_up: bool = False) -> int:

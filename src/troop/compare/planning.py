@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from troop.api import require_cluster_allowed
 from troop.compare import run_result
 from troop.compare.external import check_external
 from troop.compare.machine import describe, machine_facts, same_hardware
 from troop.compare.plan import ComparisonPlan, contains_comparison, first_difference, run_path
-from troop.compare.planned_code import named_code, planned_code
+from troop.compare.planned_code import named_clusters, named_code, planned_clusters, planned_code
 from troop.core.config_json import encode
 from troop.core.errors import BadInput
 from troop.core.user_code import require_allowed, split
+from troop.envs.gymnasium.user_envs import check_stored_env
 from troop.experiment import Experiment
 from troop.runs import files
 from troop.runs.directory import CONFIG, RunDirectory
@@ -64,11 +66,19 @@ def open_plan(folder: Path, args: CompareArgs, make: MakeExperiment) -> Iterator
 
 
 def read_allowed_plan(folder: Path, args: CompareArgs) -> ComparisonPlan:
-    """Read the stored plan; BadInput if it needs code that the arguments neither name nor allow."""
+    """Read the stored plan; BadInput if it needs code or a cluster that the user neither names nor allows."""
     plan = ComparisonPlan.read(folder)
     commands = (["--env", args.env or ""], args.flags, *args.variants.values())
     named = [name for words in commands for name in named_code(words)]  # by the user, in this command
-    require_allowed(planned_code(plan), (*args.allow, *named, *(split(name)[0] for name in named)))
+    clusters = [address for words in commands for address in named_clusters(words)]
+    allow = (*args.allow, *named, *(split(name)[0] for name in named))
+    require_allowed(planned_code(plan), allow)
+    for experiment in plan.recipes.values():
+        Experiment.from_dict(experiment, allow)  # of an allowed module only envs, networks and configs
+    for name in named_code(["--env", plan.env]):
+        check_stored_env(name, allow)
+    for address in planned_clusters(plan):
+        require_cluster_allowed(address, (*args.allow, *clusters))
     return plan
 
 

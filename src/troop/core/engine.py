@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -11,9 +10,7 @@ from troop.core.config import bounded
 from troop.core.errors import TroopError
 from troop.core.program import Program
 from troop.core.role import Metrics
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-"""Signals that request a resumable stop: Ctrl-C, `kill`, the end of a terminal, the preemption of a job."""
+from troop.core.signals import STOP_SIGNALS as STOP_SIGNALS
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def user_location(frames: Sequence[traceback.FrameSummary]) -> str:
 
 
 def _is_user_file(path: str) -> bool:
-    foreign = (_PACKAGE, _STANDARD_LIBRARY, "<frozen")
+    foreign = (_PACKAGE, _STANDARD_LIBRARY, "<")  # <frozen importlib>, <string>: no file
     return not path.startswith(foreign) and "-packages" not in path
 
 

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 from troop.core.config import suggest
 from troop.core.errors import BadInput
@@ -160,6 +160,19 @@ def is_allowed(name: str, allow: Iterable[str]) -> bool:
         elif module == _absolute(entry) or module.startswith(f"{entry}."):
             return True
     return any(name in entry_points(group).values() for group in ENTRY_POINTS)
+
+
+def is_fully_allowed(name: str, allow: Iterable[str]) -> bool:
+    """Whether one of `allow` is the full name `module:name`, not only its module or package."""
+    return absolute_name(name) in [absolute_name(entry) for entry in allow if is_code_name(entry)]
+
+
+def return_annotation(function: Any) -> object:  # noqa: ANN401 - any callable
+    """Return the annotated result of a function; None if it has none or it cannot be resolved."""
+    try:
+        return get_type_hints(function).get("return")
+    except Exception:  # an annotation that names something undefined
+        return None
 
 
 def require_allowed(names: Mapping[str, str], allow: Iterable[str]) -> None:

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 
-from troop.core.engine import STOP_SIGNALS
 from troop.core.errors import SetupProblem
 from troop.core.memory import free_memory
+from troop.core.signals import STOP_SIGNALS
 
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1  # parameters of glibc's mallopt
 MADV_HUGEPAGE = 14

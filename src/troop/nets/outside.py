@@ -7,13 +7,13 @@ The module maps [B, *shape] to [B, outputs]; images arrive in [0, 1], channels f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from troop.core.errors import BadInput
-from troop.core.user_code import describe, load
+from troop.core.user_code import describe, is_fully_allowed, load, return_annotation
 
 
 def unknown_network_reason(name: str, known: Sequence[str]) -> str | None:
@@ -21,6 +21,24 @@ def unknown_network_reason(name: str, known: Sequence[str]) -> str | None:
     if name in known or ":" in name:
         return None
     return f"net is {name!r}; it must be one of {', '.join(known)}, or your own module:function"
+
+
+def check_stored_network(name: str, allow: Iterable[str]) -> None:
+    """Raise BadInput unless a run directory may name the network `name`, whose module the user has allowed.
+
+    It is called only if it is a subclass of torch.nn.Module, a function annotated to return one, or allowed
+    by its full name: otherwise the file could call any function of the module.
+    """
+    made: object = load(name)
+    if is_fully_allowed(name, allow):
+        return
+    if not isinstance(made, type):
+        made = return_annotation(made)
+    if not (isinstance(made, type) and issubclass(made, nn.Module)):
+        raise BadInput(
+            f"'{name}' is not annotated to return a torch.nn.Module; annotate it, or allow it by its full "
+            f"name with --allow {name}."
+        )
 
 
 def build_outside(name: str, shape: tuple[int, ...], outputs: int) -> nn.Module:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
 from troop.core.config import suggest
 from troop.core.errors import BadInput, SetupProblem, TroopError
-from troop.core.user_code import absolute_name, describe, import_module, is_code_name, split
+from troop.core.user_code import describe, import_module, is_fully_allowed, return_annotation, split
 from troop.envs.settings import Setting
 from troop.envs.unknown_env import unknown_env
 
@@ -107,21 +107,14 @@ def check_stored_env(id: str, allow: Iterable[str]) -> None:
     if ":" not in id:
         return
     found = find_class_or_function(id)
-    if found is None or inspect.isclass(found) or absolute_name(id) in map(_absolute, allow):
+    if found is None or inspect.isclass(found) or is_fully_allowed(id, allow):
         return
-    try:
-        result = get_type_hints(found).get("return")
-    except Exception:  # an annotation that cannot be resolved
-        result = None
+    result = return_annotation(found)
     if not (inspect.isclass(result) and issubclass(result, gymnasium.Env)):
         raise BadInput(
             f"'{id}' is a function that is not annotated to return a gymnasium.Env; annotate it, or allow it "
             f"by its full name with --allow {id}."
         )
-
-
-def _absolute(name: str) -> str:
-    return absolute_name(name) if is_code_name(name) else name
 
 
 def _registered_id(id: str) -> str:

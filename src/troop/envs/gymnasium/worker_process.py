@@ -14,9 +14,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from troop.core.engine import STOP_SIGNALS
 from troop.core.errors import TroopError
 from troop.core.locations import describe_error
+from troop.core.signals import STOP_SIGNALS
 from troop.envs.gymnasium.checks import CheckedEnv
 from troop.envs.gymnasium.user_envs import EnvConstructor
 from troop.envs.pipe import read_message, write_message

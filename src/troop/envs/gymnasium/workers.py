@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from troop.core import errors
-from troop.core.engine import STOP_SIGNALS
 from troop.core.env_calls import EnvFailure
 from troop.core.errors import EnvFault
 from troop.core.locations import user_location
+from troop.core.signals import STOP_SIGNALS
 from troop.envs.pipe import read_message, write_message
 from troop.envs.settings import Setting
 

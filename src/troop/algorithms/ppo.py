@@ -266,8 +266,9 @@ class PPO(LearnerState):
             for group in self.clip_groups:
                 clip_norm([grads[index] for index in group], self.cfg.max_grad_norm)
             skipped = skipped + self.optimizer.step(grads, policy_loss + value_loss)
+            if steps:  # at the first minibatch the divergence is 0 but for rounding
+                self._adapt_learning_rate(kl)
             steps += 1
-            self._adapt_learning_rate(kl)
             metrics = {
                 "loss/policy": policy_loss,
                 "loss/critic": value_loss,

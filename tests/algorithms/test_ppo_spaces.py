@@ -1,5 +1,10 @@
 """PPO on images, dicts, several discrete actions and action masks, and as a loaded policy."""
 
+import inspect
+import subprocess
+import sys
+import textwrap
+
 import gymnasium
 import numpy as np
 import pytest
@@ -86,6 +91,58 @@ def masked_env():
     gymnasium.registry.pop("Masked-v0")
 
 
+class MixedEnv(gymnasium.Env):
+    """An image, joints and a privileged observation; two discrete actions."""
+
+    observation_space = spaces.Dict(
+        {
+            "camera": spaces.Box(0, 255, (3, 12, 12), np.uint8),
+            "joints": spaces.Box(-np.inf, np.inf, (4,), np.float32),
+            "privileged": spaces.Box(-np.inf, np.inf, (2,), np.float32),
+        }
+    )
+    action_space = spaces.MultiDiscrete([3, 4])
+
+    def observe(self):
+        return {
+            "camera": self.np_random.integers(0, 255, (3, 12, 12), dtype=np.uint8),
+            "joints": self.np_random.normal(size=4).astype(np.float32),
+            "privileged": self.np_random.normal(size=2).astype(np.float32),
+        }
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        assert action.shape == (2,) and action[0] in range(3) and action[1] in range(4)
+        self.steps += 1
+        return self.observe(), float(action[0] == 1), False, self.steps >= 7, {}
+
+
+@pytest.fixture
+def mixed_env():
+    gymnasium.register("Mixed-v0", MixedEnv)
+    yield "gym:Mixed-v0"
+    gymnasium.registry.pop("Mixed-v0")
+
+
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+def test_images_dicts_privileged_and_several_actions_are_trained_on_together(mixed_env, tmp_path, core):
+    settings = {"length": 8, "minibatches": 2, "epochs": 2, "hidden": (8, 8), "core": core, "core_size": 8}
+    summary = troop.train(
+        "ppo",
+        mixed_env,
+        envs=4,
+        env_steps=200,
+        run=tmp_path / "run",
+        quiet=True,
+        **{f"algorithm__{name}": value for name, value in settings.items()},
+    )
+    assert summary.status == "done" and summary.updates >= 5
+
+
 @pytest.mark.parametrize("recipe", ["ppo", "ppo-lstm"])
 def test_forbidden_actions_are_never_taken_while_training(masked_env, tmp_path, recipe):
     summary = troop.train(
@@ -104,6 +161,24 @@ def test_a_mask_that_forbids_everything_names_env_row_and_step(masked_env):
     step = ended.reset(1)
     for _ in range(20):  # the mask of a final observation may forbid everything
         step = ended.step(step.obs["action_mask"].argmax(1))
+
+
+@pytest.mark.parametrize("recipe", ["ppo", "a3c"])
+def test_a_mask_that_forbids_everything_ends_the_command_with_one_sentence(recipe, tmp_path):
+    (tmp_path / "stuck_envs.py").write_text(
+        "import gymnasium\nimport numpy as np\nfrom gymnasium import spaces\n\n"
+        + textwrap.dedent(inspect.getsource(MaskedEnv)).replace("stuck_after=1000", "stuck_after=5")
+        + "\ngymnasium.register('Stuck-v0', MaskedEnv)\n"
+    )
+    command = ["train", recipe, "--env", "gym:stuck_envs:Stuck-v0", "--envs", "2", "--minutes", "2"]
+    command += ["--run", str(tmp_path / "run"), "--evaluation.episodes", "1", "--engine.threads", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "troop", *command], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 4, done.stderr
+    sentences = [line for line in done.stderr.splitlines() if line.startswith("troop: ")]
+    assert len(sentences) == 1 and "Traceback" not in done.stderr
+    assert "Stuck-v0' forbids every action in row 0 at vector step 5" in sentences[0]
 
 
 def test_masks_keep_their_name_and_forbid_actions():

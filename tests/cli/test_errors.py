@@ -43,6 +43,19 @@ INVALID = [
         ["train", "c51", "--algorithm.v-min", "9", "--algorithm.v-max", "2", "--minutes", "1"],
         "range of values",
     ),
+    (
+        ["train", "ppo", "--envs", "6", "--minibatches", "7"],
+        "384 rows of a rollout of 64 steps of 6 envs; 4, 6, 8",
+    ),
+    (
+        ["train", "ppo", "--length", "7", "--minibatches", "5"],
+        "448 rows of a rollout of 7 steps of 64 envs; 2, 4, 7",
+    ),
+    (["train", "ppo-lstm", "--envs", "6", "--minibatches", "4"], "the 6 envs of a rollout of 64 steps"),
+    (
+        ["train", "a3c", "--envs", "3", "--minibatches", "4"],
+        "15 rows of a rollout of 5 steps of 3 envs; 1, 3, 5",
+    ),
     (["train", "apex-dqn", "--system.devices", "lerner=cpu"], "'lerner'; did you mean 'learner'?"),
     (["train", "apex-dqn", "--system.devices", "learner"], "--system.devices is 'learner'; it must"),
     (["train", "apex-dqn", "--system.devices", "actor=cpu,actor=cpu"], "each role at most once"),

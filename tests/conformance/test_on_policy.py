@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from troop.algorithms import PPOConfig
+from troop.algorithms.actor_critic_policy import evaluate_trajectory
+from troop.core.algorithm import UpdateResult
 from troop.core.env import Continuous, Discrete, EnvSpec, Field
 from troop.core.errors import BadInput
 from troop.core.system import Evaluation, RunSettings
@@ -139,3 +141,69 @@ def test_a3c_with_one_worker_is_a2c():
         assert all(torch.allclose(x, y, atol=1e-6) for x, y in zip(*parameters, strict=True))
     after = list(a2c.algorithm.policy.parameters())
     assert any((x - y).abs().max() > 1e-5 for x, y in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_new_episodes_of_a_resumed_run_are_not_joined_to_the_old_ones(core):
+    config = PPOConfig(length=10, minibatches=2, hidden=(8, 8), core=core, core_size=6)
+    program = OnPolicy(recreate_every=0).program(config, Toy("PointMass", 4, limit=50), SETTINGS)
+    host = Host(program, 3)
+    step_rounds(host, 37)  # in the middle of the fourth trajectory
+    saved = copy.deepcopy(host.state_dict())
+    host.close()
+    resumed = Host(program, 3)
+    resumed.load_state_dict(saved)
+    trainer, kept = resumed.roles["trainer"], []
+    trainer.algorithm.update = lambda batch: kept.append(batch) or UpdateResult({})
+    while not kept:
+        step_rounds(resumed, 1)
+    resumed.close()
+    batch, policy = kept[0], trainer.algorithm.policy
+    assert batch.valid.any() and (batch.extras["version"][batch.valid] == 3).all()
+    starts = batch.started[1:] & ~batch.ended  # a start that does not follow an end
+    assert not starts.any()
+    outputs, _, _ = evaluate_trajectory(policy, batch)
+    log_prob = policy.distribution.log_prob(outputs, batch.action.flatten(0, 1))
+    rows = batch.valid.flatten()
+    assert torch.allclose(log_prob[rows], batch.extras["log_prob"].flatten()[rows], atol=1e-5)
+    jumps = (batch.obs["obs"][1:] - batch.obs["obs"][:-1]).abs().amax(-1) > 0.5  # a step is at most 0.1
+    assert not (jumps & ~batch.ended).any()
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_rollout_has_the_version_of_the_policy_that_made_it(system):
+    host, name = host_of(system, "lstm", "clock"), "trainer" if system == "on-policy" else "worker1"
+    trainer, versions = host.roles[name], []
+    update = trainer.algorithm.update
+
+    def keep(batch):
+        versions.append(batch.extras["version"][batch.valid].unique().tolist())
+        return update(batch)
+
+    trainer.algorithm.update = keep
+    step_rounds(host, 47)
+    resumed = host_of(system, "lstm", "clock")
+    resumed.load_state_dict(copy.deepcopy(host.state_dict()))
+    assert resumed.roles[name].collector.version == 4
+    host.close()
+    resumed.close()
+    assert versions == [[0], [1], [2], [3]]
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "lstm"])
+def test_evaluation_uses_the_statistics_of_training_and_does_not_change_them(algorithm):
+    evaluation = Evaluation(episodes=5, env_steps=10**9, max_episode_steps=30)
+    settings = RunSettings(3, "cpu", evaluation)
+    host = Host(SYSTEMS["on-policy"].program(ALGORITHMS[algorithm], ENVS["privileged"], settings), 3)
+    step_rounds(host, 20)
+    trainer, evaluator = host.roles["trainer"], host.roles["evaluator"]
+    policies = trainer.algorithm.policy, evaluator.policy
+    assert policies[0].normalizer is not policies[1].normalizer
+    before = copy.deepcopy(policies[0].state_dict())
+    first = evaluator.step()
+    for policy in policies:
+        check_equal(policy.state_dict(), before)
+    assert float(policies[1].normalizer.count) > 0
+    evaluator.version = -1
+    assert evaluator.step() == first
+    host.close()

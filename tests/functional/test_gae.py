@@ -5,7 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from troop.functional import advantage_kernels
 from troop.functional.gae import gae, with_final_values
+from troop.functional.vtrace import vtrace
 
 
 def column(values):
@@ -67,3 +69,18 @@ def test_successors_are_the_next_values_except_at_final_observations():
     final = with_final_values(values, torch.tensor([-1.0, -2.0]), torch.tensor([1, 2]))
     assert final.tolist() == [[2.0, -1.0], [-2.0, 5.0]]
     assert values.view(-1).tolist() == list(range(6))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_compiled_loops_of_large_batches_equal_the_tensor_operations(dtype, monkeypatch):
+    torch.manual_seed(0)
+    reward, value, successor, log_ratio = torch.randn(4, 7, 12, dtype=dtype)
+    discount, trace = (torch.rand(2, 7, 12) < 0.7).to(dtype).mul_(0.9)
+    inputs = reward, discount, value, successor.t().contiguous().t(), trace
+    expected = gae(*inputs, 0.95), *vtrace(log_ratio, *inputs, 1.0, 0.9, 1.2, 0.95)
+    monkeypatch.setattr(advantage_kernels, "MIN_ELEMENTS", 1)
+    assert advantage_kernels.use_kernel(*inputs)
+    results = gae(*inputs, 0.95), *vtrace(log_ratio, *inputs, 1.0, 0.9, 1.2, 0.95)
+    for result, other in zip(results, expected, strict=True):
+        assert result.dtype == dtype and torch.allclose(result, other, atol=1e-5)
+    assert not advantage_kernels.use_kernel(reward.clone().requires_grad_(), discount)

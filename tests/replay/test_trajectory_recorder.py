@@ -123,9 +123,15 @@ def test_a_restored_recorder_continues_in_the_middle_of_a_trajectory():
     for name in ("action", "reward", "discount", "ended", "valid", "started", "final_index"):
         assert torch.equal(getattr(one, name), getattr(two, name)), name
     assert torch.equal(one.obs["obs"], two.obs["obs"])
-    smaller = TrajectoryRecorder(2, TrajectorySpec(5, GAMMA))
-    smaller.load_state_dict(recorder.state_dict() | {"rows": {"reward": torch.zeros(5, 3)}})
-    assert smaller.time == 0
+    _, _, recorder, _ = collect(Toy("Countdown", 3, limit=4), 5, 8)
+    for steps, envs in ((5, 2), (6, 3)):
+        changed = TrajectoryRecorder(envs, TrajectorySpec(steps, GAMMA))
+        changed.load_state_dict(copy.deepcopy(recorder.state_dict()))
+        assert changed.time == 0 and not changed.rows
+        # With another length the episodes go on: the next observation is a first one only where one ended.
+        assert (changed.started is None) == (envs == 2)
+    assert changed.started.tolist() == recorder.started.tolist()
+    assert torch.equal(changed.episode_return, recorder.episode_return)
 
 
 @settings(max_examples=30, deadline=None)

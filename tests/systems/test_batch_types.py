@@ -21,7 +21,8 @@ from troop.core.exploration import Exploration, LinearSchedule
 from troop.core.peers import NO_PEERS, Peers
 from troop.envs import Toy
 from troop.experiment import Experiment
-from troop.systems import PQL, Apex, Gorila, Sync
+from troop.algorithms import DQNConfig, PPOConfig
+from troop.systems import A3C, PQL, Apex, Gorila, OnPolicy, Sync
 
 
 @dataclass
@@ -55,20 +56,25 @@ Experiment(Toy(), TrajectoryConfig(), Apex())  # wrong
 Experiment(Toy(), TrajectoryConfig(), Sync())  # wrong
 Experiment(Toy(), TrajectoryConfig(), Gorila())  # wrong
 Experiment(Toy(), TrajectoryConfig(), PQL())  # wrong
+Experiment(Toy(), PPOConfig(), Sync())  # wrong
+Experiment(Toy(), DQNConfig(), OnPolicy())  # wrong
+Experiment(Toy(), DQNConfig(), A3C())  # wrong
 """
 
 RIGHT = """
-from troop.algorithms import DQNConfig, FlashSACConfig, RainbowConfig, SACConfig, TD3Config
-from troop.core.batch import Transition
+from troop.algorithms import DQNConfig, FlashSACConfig, PPOConfig, RainbowConfig, SACConfig, TD3Config
+from troop.core.batch import Trajectory, Transition
 from troop.envs import Toy
 from troop.experiment import Experiment
-from troop.systems import PQL, Apex, Gorila, Sync
+from troop.systems import A3C, PQL, Apex, Gorila, OnPolicy, Sync
 
 Experiment(Toy(), DQNConfig(), Apex())
 Experiment(Toy(), TD3Config(), Sync())
 Experiment(Toy(), SACConfig(), PQL())
 Experiment(Toy(), FlashSACConfig(), PQL())
 Experiment(Toy(), RainbowConfig(), Gorila())
+Experiment(Toy(), PPOConfig(), A3C())
+of_trajectories: Experiment[Trajectory] = Experiment(Toy(), PPOConfig(), OnPolicy())
 typed: Experiment[Transition] = Experiment(Toy(), DQNConfig(), Apex())
 """
 
@@ -92,7 +98,7 @@ def errors(tmp_path_factory):
 def test_wrong_pairs_are_errors_on_their_lines(errors):
     located, output = errors
     wrong = [number for number, line in enumerate(WRONG.splitlines(), 1) if line.endswith("# wrong")]
-    assert len(wrong) == 4
+    assert len(wrong) == 7
     assert sorted({number for name, number in located if name == "wrong_pairs.py"}) == wrong, output
 
 

@@ -263,8 +263,9 @@ class PPO(LearnerState):
             if self.cfg.target_kl and kl > self.cfg.target_kl:
                 break
             skipped = skipped + self.optimizer.step(grads, policy_loss + value_loss)
+            if steps:  # at the first minibatch the divergence is 0 but for rounding
+                self._adapt_learning_rate(kl)
             steps += 1
-            self._adapt_learning_rate(kl)
             metrics = {
                 "loss/policy": policy_loss,
                 "loss/critic": value_loss,

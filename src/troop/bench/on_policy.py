@@ -21,30 +21,34 @@ from troop.core.env import Continuous, EnvSpec, Field
 from troop.core.program import construct
 from troop.engines.runtime import cores, prepare
 from troop.functional.gae import gae
+from troop.functional.vtrace import vtrace
 
 STEPS, STREAMS = 128, 1024  # of the advantages
 ROWS, HIDDEN, OBS_WIDTH, ACTIONS = 32_768, (256, 256, 256), 24, 6  # of the update
 LOOP_ROUNDS, LOOP_SECONDS = 4, 6.0
 
 
-def advantages() -> list[BenchResult]:
-    """Time GAE on [128, 1024] against copying its five inputs once."""
-    inputs = torch.rand(5, STEPS, STREAMS)
+def advantages(rounds: int = 15) -> list[BenchResult]:
+    """Time GAE and V-trace on [128, 1024] against copying their inputs once."""
+    inputs = torch.rand(6, STEPS, STREAMS)
     out = torch.empty_like(inputs)
-    reward, discount, value, next_value, trace = inputs.unbind(0)
+    log_ratio, reward, discount, value, next_value, trace = inputs.unbind(0)
     functions: dict[str, Callable[[], object]] = {
-        "gae": lambda: gae(reward, discount, value, next_value, trace, 0.95),
-        "copy": lambda: out.copy_(inputs),
+        "GAE": lambda: gae(reward, discount, value, next_value, trace, 0.95),
+        "5 inputs": lambda: out[1:].copy_(inputs[1:]),
+        "V-trace": lambda: vtrace(log_ratio, reward, discount, value, next_value, trace),
+        "6 inputs": lambda: out.copy_(inputs),
     }
-    seconds = time_alternately(functions, rounds=15)
+    seconds = time_alternately(functions, rounds)
     return [
         BenchResult(
-            f"GAE, {STEPS} steps of {STREAMS} envs",
-            f"{seconds['gae'] * 1e6:.0f} us",
-            f"one pass over its inputs {seconds['copy'] * 1e6:.0f} us",
-            seconds["gae"] / seconds["copy"],
+            f"{name}, {STEPS} steps of {STREAMS} envs",
+            f"{seconds[name] * 1e6:.0f} us",
+            f"one pass over its {tensors} {seconds[tensors] * 1e6:.0f} us",
+            seconds[name] / seconds[tensors],
             "<= 3",
         )
+        for name, tensors in (("GAE", "5 inputs"), ("V-trace", "6 inputs"))
     ]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from troop.functional.advantage_kernels import gae_kernel, use_kernel
+
 
 def gae(
     reward: Tensor, discount: Tensor, value: Tensor, next_value: Tensor, trace: Tensor, gae_lambda: float
@@ -15,6 +17,9 @@ def gae(
     ended it, and 1 elsewhere; `discount` is 0 only where the episode terminated. Rows that are not steps
     have the advantage 0 if their reward, discount, value and trace are 0.
     """
+    inputs = (reward, discount, value, next_value, trace)
+    if use_kernel(*inputs):
+        return gae_kernel(inputs, gae_lambda)
     delta = torch.addcmul(reward, discount, next_value).sub_(value)
     decay = (trace * discount).mul_(gae_lambda)
     rows, decays = delta.unbind(0), decay.unbind(0)

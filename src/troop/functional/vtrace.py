@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from troop.functional.advantage_kernels import use_kernel, vtrace_kernel
+
 
 def vtrace(
     log_ratio: Tensor,
@@ -29,6 +31,9 @@ def vtrace(
     discount, value and trace are 0.
     """
     rho = log_ratio.exp()
+    inputs = (rho, reward, discount, value, next_value, trace)
+    if use_kernel(*inputs):
+        return vtrace_kernel(inputs, (rho_bar, c_bar, pg_rho_bar, trace_lambda))
     delta = rho.clamp_max(rho_bar) * (torch.addcmul(reward, discount, next_value) - value)
     decay = (discount * trace).mul_(trace_lambda) * rho.clamp_max(c_bar)
     correction = delta.clone()  # v - V

@@ -47,7 +47,7 @@ class Trainer(Generic[Recorded, Batch]):
         self.recorder = recorder
         self.collector = Collector(env_factory, algorithm.policy, recorder, exploration)
         self.save_replay, self.replay_name = save_replay, replay_name
-        self.version = 0  # number of updates
+        self.version = self.collector.version = 0  # number of updates
         self.vector_steps = 0
         self.notes, self.files = self.collector.notes, self.collector.files
         self.compiler = AutoCompiler(algorithm, compilation, self.notes)
@@ -152,8 +152,8 @@ class Trainer(Generic[Recorded, Batch]):
             self.notes.append(f"dropped {dropped:,} replay rows that do not fit these envs and this capacity")
         self.collector.version = self.version
         continued, recorded = self.collector.load_state_dict(state["collector"]), state.get("recorder")
-        if not continued:
+        if not continued:  # what was recorded belongs to the old episodes
             self.replay.end_streams()
             self.notes.append("episodes in progress were dropped; all envs start new ones")
-        if recorded is not None and isinstance(self.recorder, Checkpointable):
+        elif recorded is not None and isinstance(self.recorder, Checkpointable):
             self.recorder.load_state_dict(recorded)

@@ -148,11 +148,12 @@ class TrajectoryRecorder:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`; steps of another number of envs or length are dropped."""
-        rows = state["rows"]
+        copied = pytree.tree_map_only(Tensor, torch.clone, state)
+        rows, started, episode_return = copied["rows"], copied["started"], copied["episode_return"]
+        if episode_return is not None and len(episode_return) == self.envs:  # the episodes continue
+            self.started, self.episode_return = started, episode_return
         if rows and tuple(rows["reward"].shape) != (self.length, self.envs):
             return
-        copied = pytree.tree_map_only(Tensor, torch.clone, state)
-        self.time, self.rows, self.obs = int(state["time"]), copied["rows"], copied["obs"]
-        self.extras, self.state, self.started = copied["extras"], copied["state"], copied["started"]
+        self.time, self.rows, self.obs = int(state["time"]), rows, copied["obs"]
+        self.extras, self.state = copied["extras"], copied["state"]
         self.finals = [(final["obs"], final["index"]) for final in copied["finals"]]
-        self.episode_return = copied["episode_return"]

@@ -21,7 +21,8 @@ MEASURED_COPIES = 3
 def count_copies(experiment: Experiment[Any]) -> tuple[int, int]:
     """Return how many copies of the env training and evaluation build at the same time."""
     system: Any = experiment.system
-    collectors = getattr(system, "actors", None) or getattr(system, "bundles", None) or 1
+    numbers = (getattr(system, name, None) for name in ("actors", "bundles", "workers", "runners"))
+    collectors = next(filter(None, numbers), 1)
     return experiment.env.envs * int(collectors), experiment.evaluation.episodes
 
 

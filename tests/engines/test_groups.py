@@ -4,6 +4,8 @@ import copy
 import os
 import signal
 import socket
+import threading
+import time
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from troop.core.program import Program
 from troop.engines import Inline, Processes, Ray
 from troop.engines.distributed_group import RendezvousServer, interface_towards
 from troop.engines.inline_group import InlineGroup, InlineMember
+from troop.engines.pool import HostHandle
 
 ENGINES = {
     "inline": Inline(threads=1, log_s=1e-9, checkpoint_s=0.05),
@@ -131,6 +134,37 @@ def test_killed_member_restarts_the_group_from_the_checkpoint(engine, rank, tmp_
     assert "with the 2 other members of members" in notes[0]
     last = observer.saves[-1][1]
     assert len({int(last[f"member{i}.rounds"]) for i in range(3)}) == 1
+
+
+class SlowRounds(Member):
+    """Rounds of a few milliseconds, so that many pass between two commands."""
+
+    def step(self):
+        time.sleep(0.002)
+        return super().step()
+
+
+@pytest.mark.parametrize("delayed", [0, 1])
+def test_members_stop_at_the_same_round_although_one_gets_the_pause_later(delayed, monkeypatch):
+    """The pause of one member arrives some rounds after that of the other."""
+    send = HostHandle.send
+
+    def send_late(host, *message, attached=()):
+        if message[0] == "pause" and host.name == f"member{delayed}":
+            threading.Timer(0.3, send, (host, *message)).start()
+        else:
+            send(host, *message, attached=attached)
+
+    monkeypatch.setattr(HostHandle, "send", send_late)
+    members = Program("groups")
+    for rank, ref in enumerate(members.group("members", 2)):
+        members.add(f"member{rank}", SlowRounds, ref)
+    observer = GroupObserver()
+    engine = Processes(threads=1, log_s=0.02, checkpoint_s=0.3, step_limit_s=30, stop_limit_s=5)
+    result = engine.run(members, Until(env_steps=1200), 1, observer)
+    assert result.status == "done" and not observer.notes, observer.notes
+    rounds = [[int(state[f"member{rank}.rounds"]) for rank in range(2)] for _, state in observer.saves]
+    assert len(rounds) > 2 and all(one == two for one, two in rounds), rounds
 
 
 class Failing(Member):

@@ -25,6 +25,8 @@ from troop.engines.supervisor import (
 class FakePool:
     """Records spawns and starts; hosts become ready at the next poll and die as the test says."""
 
+    rendezvous = None
+
     def __init__(self, deferred=()):
         self.deferred = frozenset(deferred)
         program = Program("fake")
@@ -198,7 +200,7 @@ def test_run_starts_without_deferred_hosts_and_they_are_resumed_when_ready(clock
     assert messages == []  # the sender is not ready yet
     assert supervisor.starting
     supervisor.poll(0.05)
-    assert not supervisor.starting and sender.ready and messages == [("resume",)]
+    assert not supervisor.starting and sender.ready and messages == [("resume", 0)]
 
 
 def test_deferred_host_that_dies_while_starting_is_restarted_with_its_checkpointed_state(clock):

@@ -23,6 +23,7 @@ from troop.envs import Toy
 from troop.replay.recorders.trajectories import TrajectoryRecorder
 from troop.roles.all_reduce_peers import AllReducePeers, ReplayPeers
 from troop.roles.collector import Collector, EnvFactory
+from troop.roles.data_parallel import without_counts
 from troop.systems import DataParallel
 
 PLAIN = {"normalize_observations": False, "normalize_rewards": False, "hidden": (8, 8)}
@@ -167,7 +168,13 @@ CONFIGS = {
     "ppo": PPOConfig(length=8, epochs=2, minibatches=3, desired_kl=0.01, hidden=(8, 8), anneal_steps=10**5),
     "ppo, target kl": PPOConfig(length=8, epochs=4, minibatches=2, target_kl=1e-4, lr=1e-2, hidden=(8, 8)),
     "ppo, separate clipping": PPOConfig(length=8, separate_grad_clip=True, hidden=(8, 8)),
-    "impala": ImpalaConfig(length=8, hidden=(8, 8), normalize_observations=True, normalize_rewards=True),
+    "impala": ImpalaConfig(
+        length=8,
+        hidden=(8, 8),
+        normalize_observations=True,
+        normalize_rewards=True,
+        anneal_steps=10**4,
+    ),
     "appo": APPOConfig(length=8, epochs=2, minibatches=2, hidden=(8, 8)),
 }
 
@@ -187,9 +194,11 @@ def test_rollouts_of_different_lengths_need_the_same_collectives_and_keep_weight
 
     workers = together(3, train)
     for worker in workers[1:]:
-        for name, x in workers[0].policy.state_dict().items():
-            assert torch.equal(x, worker.policy.state_dict()[name]), name
-        assert getattr(worker, "lr", 0) == getattr(workers[0], "lr", 0)
+        states = [torch.utils._pytree.tree_leaves(each.state_dict()) for each in (workers[0], worker)]
+        for one, two in zip(*states, strict=True):
+            assert torch.equal(one, two) if isinstance(one, torch.Tensor) else one == two
+        rates = [each.optimizer.optimizer.param_groups[0]["lr"] for each in (workers[0], worker)]
+        assert rates[0] == rates[1]
 
 
 @pytest.mark.parametrize("algorithm", ["td3", "sac", "ppo"])
@@ -214,8 +223,9 @@ def test_workers_stay_bit_equal_for_a_thousand_updates(algorithm):
     while workers[0].version < 1000:
         host.step_all()
     first, second = (worker.algorithm.state_dict() for worker in workers)
-    for name, x in first["policy"].items():
-        assert torch.equal(x, second["policy"][name]), name
+    states = [torch.utils._pytree.tree_leaves(state) for state in (first, second)]
+    for one, two in zip(*states, strict=True):
+        assert torch.equal(one, two) if isinstance(one, torch.Tensor) else one == two
     assert not torch.equal(
         workers[0].collector.last_step.obs["obs"], workers[1].collector.last_step.obs["obs"]
     )
@@ -322,6 +332,33 @@ def test_shorter_rollout_equals_one_of_that_length():
         first, second = (torch.utils._pytree.tree_leaves(getattr(x, field.name)) for x in (one, other))
         assert len(first) == len(second)
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True)), field.name
+
+
+def test_exploration_counts_the_steps_of_all_workers():
+    config = TD3Config(random_steps=400, actor_hidden=(8,), critic_hidden=(8,))
+    host = Inline().make_host(DataParallel(4).program(config, Toy("PointMass", 2, limit=9), SETTINGS), 3)
+    explorations = [host.roles[f"worker{rank}"].collector.exploration for rank in range(4)]
+    assert all(each == config.exploration.share(4) != config.exploration for each in explorations)
+    host.close()
+
+
+def test_skipped_updates_of_all_workers_are_counted_once():
+    assert without_counts({"count/updates": 1, "count/skipped_updates": 1, "count/env_steps": 3}) == {
+        "count/env_steps": 3
+    }
+
+
+def test_worker_ends_its_rollout_when_a_pause_is_requested():
+    config = PPOConfig(length=20, hidden=(8,))
+    host = Inline().make_host(DataParallel(1).program(config, Toy("PointMass", 2, limit=9), SETTINGS), 3)
+    worker, lengths = host.roles["worker0"], []
+    worker.group = LateGroup(0)
+    worker.algorithm.update = lambda batch: lengths.append(batch.length) or UpdateResult({})
+    for number in range(23):
+        worker.group.pause_requested = number == 2
+        worker.step()
+    assert lengths == [3, 20]
+    host.close()
 
 
 def test_a_group_without_workers_is_refused():

@@ -103,6 +103,13 @@ def test_full_queue_in_bytes_makes_actors_wait():
     host.close()
 
 
+def test_queue_smaller_than_a_batch_in_bytes_still_gets_one_batch():
+    host = Host(IMPALA(2, 8, queue_mb=1e-6).program(ALGORITHMS["impala"], ENV, SETTINGS), 3)
+    rounds(host, 100)
+    assert host.roles["learner"].updates > 3
+    host.close()
+
+
 def test_a_saved_run_can_be_continued():
     host = Host(IMPALA(2, 4).program(ALGORITHMS["impala"], ENV, SETTINGS), 3)
     rounds(host, 40)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,10 @@ Statistics = tuple[Tensor, Tensor]  # mean and variance of a batch in all normal
 @dataclass(frozen=True)
 class FlashSACConfig:
     """The paper's hyperparameters; recipes/flash_sac.py has gamma and n of each suite."""
+
+    local_statistics: ClassVar[str] = (
+        "running statistics of BatchNorm"  # not shared by copies of a learner
+    )
 
     gamma: float = bounded(0.99, low=0, high=1)
     """Discount factor."""

@@ -213,7 +213,7 @@ class Impala(LearnerState):
         else:  # the first batch only initialises the statistics: the policy acted without them
             result = {}
         self.updates += 1
-        self.env_steps += int(batch.valid.sum())
+        self.env_steps += round(float(self.peers.mean(batch.valid.sum().float())) * self.peers.size)
         if normalizer is not None:
             x = self.policy.vector({name: x[:-1][batch.valid] for name, x in batch.obs.items()})
             assert x is not None

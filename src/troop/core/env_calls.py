@@ -6,8 +6,10 @@ another thread to report or end a call that lasts too long.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -29,6 +31,7 @@ class EnvCall:
     env: str
     method: str
     began: float  # time.monotonic()
+    thread: int  # that runs it
 
     def __str__(self) -> str:
         return f"{self.method}() of env '{self.env}'"
@@ -36,11 +39,22 @@ class EnvCall:
 
 _calls: dict[int, EnvCall] = {}  # by thread
 _abandoned: set[int] = set()  # threads whose run was ended by another thread
+_acting_for: dict[int, int] = {}  # thread -> the thread under which its calls are listed
 
 
 def current_call(thread_id: int) -> EnvCall | None:
     """Return the outermost env call that a thread is in."""
     return _calls.get(thread_id)
+
+
+@contextlib.contextmanager
+def acting_for(thread_id: int) -> Iterator[None]:
+    """List the calls that this thread makes inside as those of another thread, which waits for it."""
+    _acting_for[threading.get_ident()] = thread_id
+    try:
+        yield
+    finally:
+        del _acting_for[threading.get_ident()]
 
 
 def abandon(thread_id: int) -> None:
@@ -58,7 +72,9 @@ class env_call:  # noqa: N801 - a context manager, used like a function
     __slots__ = ("_call", "_outer", "_thread")
 
     def __init__(self, env: str, method: str) -> None:
-        self._call, self._thread = EnvCall(env, method, time.monotonic()), threading.get_ident()
+        thread = threading.get_ident()
+        self._call = EnvCall(env, method, time.monotonic(), thread)
+        self._thread = _acting_for.get(thread, thread)
 
     def __enter__(self) -> None:
         self._outer = _calls.get(self._thread)

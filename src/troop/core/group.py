@@ -18,6 +18,11 @@ class Group(Protocol):
     rank: int
     size: int
 
+    @property
+    def pause_requested(self) -> bool:
+        """Whether the engine waits for the end of the round to pause the group."""
+        ...
+
     def all_reduce(self, x: Tensor) -> Tensor:
         """Collective. Replace x by its sum over all members, equal to the last bit on each; return it."""
         ...
@@ -49,7 +54,7 @@ class Group(Protocol):
 class SoloGroup:
     """A group of one member, for which every collective is trivial."""
 
-    rank, size = 0, 1
+    rank, size, pause_requested = 0, 1, False
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """Return x."""

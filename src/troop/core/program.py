@@ -28,7 +28,7 @@ class Ref:
 
 
 @dataclass(frozen=True)
-class Seat:
+class GroupRef:
     """Place of a node in a group, which the engine replaces by the Group that the member sees."""
 
     group: str
@@ -72,9 +72,9 @@ class Node:
         return cast(NodeKind, getattr(self.build.make, "kind", passive))
 
     @property
-    def seat(self) -> Seat | None:
+    def seat(self) -> GroupRef | None:
         """The node's place in a group; None if it is in none."""
-        return next((item for item in _leaves(self.build) if isinstance(item, Seat)), None)
+        return next((item for item in _leaves(self.build) if isinstance(item, GroupRef)), None)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Program:
 
         Engines start the members together, let them meet in collectives and restart them as one.
         """
-        return [cast(Group, Seat(name, rank, size)) for rank in range(size)]
+        return [cast(Group, GroupRef(name, rank, size)) for rank in range(size)]
 
     def schedule(self, name: str, schedule: Schedule) -> None:
         """Let the node step on a schedule; its time is not counted as training time (evaluation)."""
@@ -178,7 +178,7 @@ def _leaves(value: object) -> Iterator[object]:
         yield value
 
 
-def join_alone(seat: Seat) -> Group:
+def join_alone(seat: GroupRef) -> Group:
     """Return a group of one member; a larger one needs an engine that lets its members meet."""
     assert seat.size == 1, f"the group {seat.group!r} has {seat.size} members"
     return SoloGroup()
@@ -187,15 +187,15 @@ def join_alone(seat: Seat) -> Group:
 def construct(
     value: Any,  # noqa: ANN401 - any type can be built
     resolve: Callable[[str], Any],
-    join: Callable[[Seat], Group] = join_alone,
+    join: Callable[[GroupRef], Group] = join_alone,
 ) -> Any:  # noqa: ANN401
     """Make the calls of nested Builds, innermost first, with `resolve(name)` and `join(seat)` as arguments.
 
-    Each Ref is replaced by `resolve` of its name, each Seat by `join` of it.
+    Each Ref is replaced by `resolve` of its name, each GroupRef by `join` of it.
     """
     if isinstance(value, Ref):
         return resolve(value.name)
-    if isinstance(value, Seat):
+    if isinstance(value, GroupRef):
         return join(value)
     if isinstance(value, Build):
         args = construct(list(value.args), resolve, join)

@@ -17,12 +17,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore  # where torch.distributed has them from
 
-from troop.core.program import Seat
+from troop.core.program import GroupRef
 from troop.engines.rpc.codec import address_of, pack
 from troop.engines.rpc.decode import unpack
 
 SPIN_S = 0.002  # a member that waits for the others polls without a pause for this long
-POLL_S = 0.0005  # then it pauses for this long between two polls
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Rendezvous:
 
     address: str
     port: int
-    prefix: str  # of their keys; unknown to other users of the network
+    prefix: str  # of their keys; no secret, since a client of the store can list all keys
     limit_s: float  # for all members to arrive
 
 
@@ -41,7 +40,7 @@ class RendezvousServer:
     def __init__(self, address: str, limit_s: float) -> None:
         listener = socket.create_server((address, 0))
         self.address, self.port, self.limit_s = address, listener.getsockname()[1], limit_s
-        self._secret, self._generations = secrets.token_hex(16), dict[str, int]()
+        self._run, self._generations = secrets.token_hex(8), dict[str, int]()
         self._store = TCPStore(
             address,
             self.port,
@@ -53,27 +52,30 @@ class RendezvousServer:
     def rendezvous(self, group: str) -> Rendezvous:
         """Return where the current generation of the group meets."""
         generation = self._generations.get(group, 0)
-        return Rendezvous(self.address, self.port, f"{self._secret}/{group}/{generation}", self.limit_s)
+        return Rendezvous(self.address, self.port, f"{self._run}/{group}/{generation}", self.limit_s)
 
     def renew(self, group: str) -> None:
         """Begin a new generation of the group, whose members do not meet those of the last one."""
         self._generations[group] = self._generations.get(group, 0) + 1
 
 
-class GroupBroken(RuntimeError):
+class GroupError(RuntimeError):
     """A collective failed because another member has died; the engine restarts the group."""
 
 
 OnWait = Callable[[str, float], None]
-"""Called with a reason and a start time while a member waits; raises if it must not wait any longer."""
+"""Called with a reason and a start time while a member waits: pauses for less than a millisecond, and raises
+if the member must not wait any longer."""
 
 
 class DistributedGroup:
     """A member of a process group: gloo for tensors on the CPU, NCCL for those on CUDA devices."""
 
-    def __init__(self, seat: Seat, rendezvous: Rendezvous, on_wait: OnWait) -> None:
+    def __init__(self, seat: GroupRef, rendezvous: Rendezvous, on_wait: OnWait) -> None:
         self.name, self.rank, self.size = seat.group, seat.rank, seat.size
-        self.pause_requested, self.paused = False, True  # see `end_round`; a new member waits for its start
+        # Numbers of pauses: the newest requested of this member, agreed by all, and ended. A new member waits
+        # for its start.
+        self._requested, self._agreed, self._resumed = 0, 0, -1
         self._on_wait = on_wait
         # Without it gloo may choose an address that other machines, or none, can reach.
         os.environ["GLOO_SOCKET_IFNAME"] = interface_towards(rendezvous.address)
@@ -118,13 +120,27 @@ class DistributedGroup:
         received: dict[str, Any] = unpack(meta, payload)
         return received
 
-    def end_round(self) -> None:
-        """Pause if the driver has requested a pause from any member."""
-        self.paused = bool(self.all_reduce(torch.tensor(float(self.pause_requested))) > 0)
+    @property
+    def paused(self) -> bool:
+        """Whether the members have agreed to a pause that has not ended: none of them begins a round."""
+        return self._agreed > self._resumed
 
-    def resume(self) -> None:
-        """Continue after a pause."""
-        self.pause_requested = self.paused = False
+    @property
+    def pause_requested(self) -> bool:
+        """Whether the driver wants a pause to which the members have not agreed yet."""
+        return self._requested > self._agreed
+
+    def end_round(self) -> None:
+        """Agree to the newest pause that the driver has requested from any member."""
+        self._agreed = int(self.all_gather(torch.tensor(self._requested)).max())
+
+    def request_pause(self, number: int) -> None:
+        """Let the members pause after their current round."""
+        self._requested = number
+
+    def resume(self, number: int) -> None:
+        """End the pauses up to `number`, also those to which the members have not agreed yet."""
+        self._requested = self._resumed = number
 
     def add_finished(self, number: int) -> None:
         """Increment the counter of the rollout in the store."""
@@ -142,11 +158,10 @@ class DistributedGroup:
         while not work.is_completed():
             if time.perf_counter() - began > SPIN_S:
                 self._on_wait(f"the other members of {self.name}", began)
-                time.sleep(POLL_S)
         try:
             work.wait()
         except RuntimeError as error:
-            raise GroupBroken(f"another member of {self.name} left it: {error}") from None
+            raise GroupError(f"another member of {self.name} left it: {error}") from None
 
     def close(self) -> None:
         """Leave the group."""

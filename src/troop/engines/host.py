@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from troop.core.errors import BadInput
 from troop.core.group import Group
-from troop.core.program import Program, Schedule, Seat, construct, derive_seed, join_alone
+from troop.core.program import GroupRef, Program, Schedule, construct, derive_seed, join_alone
 from troop.core.role import (
     Checkpointable,
     Closeable,
@@ -23,8 +23,18 @@ from troop.core.role import (
 )
 from troop.engines.stall_monitor import StepInterrupted
 
-StepGroup = Callable[[str, list[Callable[[], "Metrics | None"]]], "list[Metrics | None]"]
-"""Steps the members of the group of this name together."""
+
+class LocalGroups(Protocol):
+    """Groups whose members are all on one host."""
+
+    def step_all(self, name: str, steps: list[Callable[[], Metrics | None]], /) -> list[Metrics | None]:
+        """Step the members of the group `name` together."""
+        ...
+
+    def close(self) -> None:
+        """End all groups."""
+        ...
+
 
 OnBuild = Callable[[str], None]
 """Called with the name of each node right before it is built."""
@@ -50,8 +60,8 @@ class Host:
         seed: int,
         resolve_remote: Callable[[str], Any] | None = None,
         on_build: OnBuild = lambda name: None,
-        join: Callable[[Seat], Group] = join_alone,
-        step_group: StepGroup | None = None,
+        join: Callable[[GroupRef], Group] = join_alone,
+        groups: LocalGroups | None = None,
     ) -> None:
         self.roles: dict[str, Any] = {}
 
@@ -69,12 +79,12 @@ class Host:
         stepping = {name: node for name, node in program.nodes.items() if isinstance(self.roles[name], Role)}
         self.active = [name for name, node in stepping.items() if node.schedule is None]
         self.groups: dict[str, list[str]] = {}  # active nodes that this host steps together, by group
-        if step_group is not None:
+        if groups is not None:
             for name in self.active:
                 seat = program.nodes[name].seat
                 if seat is not None and seat.size > 1:
                     self.groups.setdefault(seat.group, []).append(name)
-        self._step_group = step_group
+        self._local_groups = groups
         self.scheduled: dict[str, Schedule] = {
             name: node.schedule for name, node in stepping.items() if node.schedule is not None
         }
@@ -84,8 +94,8 @@ class Host:
         together = {name for names in self.groups.values() for name in names}
         results = [self.roles[name].step() for name in self.active if name not in together]
         for group, names in self.groups.items():
-            assert self._step_group is not None
-            results += self._step_group(group, [self.roles[name].step for name in names])
+            assert self._local_groups is not None
+            results += self._local_groups.step_all(group, [self.roles[name].step for name in names])
         return [metrics for metrics in results if metrics is not None]
 
     def gauges(self) -> dict[str, float]:
@@ -117,6 +127,8 @@ class Host:
     def close(self) -> list[str]:
         """Close all roles that hold resources; return one message for each that cannot be closed."""
         problems = []
+        if self._local_groups is not None:
+            self._local_groups.close()
         for name, role in self.roles.items():
             try:
                 if isinstance(role, Closeable):

@@ -41,7 +41,7 @@ class Inline:
         from troop.engines.inline_group import InlineGroups
 
         groups = InlineGroups()
-        return Host(program, seed, join=groups.join, step_group=groups.step_all)
+        return Host(program, seed, join=groups.join, groups=groups)
 
     def run(
         self,

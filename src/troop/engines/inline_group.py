@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from troop.core.env_calls import acting_for
 from troop.core.group import Group, SoloGroup
-from troop.core.program import Seat
+from troop.core.program import GroupRef
 from troop.core.role import Metrics
 
 JOIN_S = 0.1  # how long the main thread waits at a time, so that signals are handled
 
 
-class TurnStopped(BaseException):
+class GroupShutdown(BaseException):
     """Raised in a member that waits when another one has failed."""
 
 
@@ -46,8 +47,11 @@ class InlineGroup:
         """Step each member that does not wait, at least once; return the results of all steps that ended."""
         self._idle = set(range(self.size)) - set(self._values)
         self._metrics, self._stepped, self._without_work = [], set(), set()
+        caller = threading.get_ident()
         for rank in self._idle:
-            self._threads[rank] = threading.Thread(target=self._run, args=(rank, steps[rank]), daemon=True)
+            self._threads[rank] = threading.Thread(
+                target=self._run, args=(rank, steps[rank], caller), daemon=True
+            )
         self._turn = min(self._idle)
         for rank in sorted(self._idle):
             self._threads[rank].start()
@@ -60,18 +64,25 @@ class InlineGroup:
             self._threads[rank].join()
         return self._metrics
 
-    def _run(self, rank: int, step: Callable[[], Metrics | None]) -> None:
+    def close(self) -> None:
+        """End the threads of members that wait."""
+        with self._changed:
+            self._error = self._error or GroupShutdown()
+            self._changed.notify_all()
+
+    def _run(self, rank: int, step: Callable[[], Metrics | None], caller: int) -> None:
         try:
             while self._wait_turn(rank, self.size) == rank:
                 self._idle.discard(rank)
-                metrics = step()
+                with acting_for(caller):  # so that the engine sees an env that does not return
+                    metrics = step()
                 self._metrics.append(metrics)
                 if metrics is None:
                     self._without_work.add(rank)
                 self._idle.add(rank)
                 self._stepped.add(rank)
                 self._pass_turn(rank)
-        except TurnStopped:
+        except GroupShutdown:
             pass
         except BaseException as error:
             with self._changed:
@@ -89,11 +100,11 @@ class InlineGroup:
         return self._gathered.pop(rank)
 
     def _wait_turn(self, *turns: int) -> int:
-        """Wait until it is one of these turns; return which. Raises TurnStopped if a member has failed."""
+        """Wait until it is one of these turns; return which. Raises GroupShutdown if a member has failed."""
         with self._changed:
             self._changed.wait_for(lambda: self._turn in turns or self._error is not None)
         if self._error is not None:
-            raise TurnStopped
+            raise GroupShutdown
         return self._turn
 
     def _pass_turn(self, rank: int) -> None:
@@ -114,6 +125,8 @@ class InlineMember:
     def __init__(self, group: InlineGroup, rank: int) -> None:
         self.group, self.rank, self.size = group, rank, group.size
 
+    pause_requested = False
+
     def all_reduce(self, x: Tensor) -> Tensor:
         """Replace x by the sum, added in the order of ranks."""
         parts = self.group.exchange(self.rank, x.clone())
@@ -130,7 +143,7 @@ class InlineMember:
         return received
 
     def end_round(self) -> None:
-        """Do nothing: a step of the engine ends when no member waits for another."""
+        """Do nothing: the engine may pause after every step."""
 
     def add_finished(self, number: int) -> None:
         """Do nothing."""
@@ -145,14 +158,19 @@ class InlineGroups:
 
     def __init__(self) -> None:
         self._groups: dict[str, InlineGroup] = {}
-        self._members: dict[Seat, InlineMember] = {}
+        self._members: dict[GroupRef, InlineMember] = {}
 
-    def join(self, seat: Seat) -> Group:
+    def join(self, seat: GroupRef) -> Group:
         """Return the member at this place."""
         if seat.size == 1:
             return SoloGroup()
         group = self._groups.setdefault(seat.group, InlineGroup(seat.size))
         return self._members.setdefault(seat, InlineMember(group, seat.rank))
+
+    def close(self) -> None:
+        """End all groups."""
+        for group in self._groups.values():
+            group.close()
 
     def step_all(self, name: str, steps: list[Callable[[], Metrics | None]]) -> list[Metrics | None]:
         """Step the members of a group."""

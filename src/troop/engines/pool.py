@@ -64,7 +64,7 @@ class HostHandle:
         return next((node.seat.group for node in self.nodes if node.seat is not None), "")
 
     @property
-    def meets(self) -> bool:
+    def in_group(self) -> bool:
         """Whether its group has other members."""
         return any(node.seat is not None and node.seat.size > 1 for node in self.nodes)
 
@@ -87,7 +87,7 @@ class HostHandle:
             mailbox_bytes=mailbox_bytes,
             wait_limit_s=wait_limit_s,
             report_s=report_s,
-            rendezvous=rendezvous.rendezvous(self.group) if rendezvous is not None and self.meets else None,
+            rendezvous=rendezvous.rendezvous(self.group) if rendezvous and self.in_group else None,
         )
 
 
@@ -169,7 +169,7 @@ def rendezvous_server(
     hosts: Mapping[str, HostHandle], address: str, limit_s: float
 ) -> RendezvousServer | None:
     """Return where the members of groups find each other; None if no group has several members."""
-    if not any(host.meets for host in hosts.values()):
+    if not any(host.in_group for host in hosts.values()):
         return None
     from troop.engines.distributed_group import RendezvousServer
 

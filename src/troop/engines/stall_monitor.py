@@ -124,7 +124,7 @@ class StallMonitor:
             self.observer.note(text)
 
     def _describe(self, call: EnvCall | None, seconds: float) -> str:
-        location = user_location(thread_stack(self._thread_id))
+        location = user_location(thread_stack(self._thread_id if call is None else call.thread))
         what = str(call) if call is not None else "a step of a role"
         return f"{what} has not returned for {seconds:.0f} s; it is at {location}"
 

@@ -65,6 +65,7 @@ class Supervisor:
         self._restart_at: dict[str, float] = {}  # when a dead host is started again
         self._ever_ready: set[str] = set()
         self._resumed = self._restarts_stopped = False
+        self._pauses = 0  # so far; the members of a group agree on the number of a pause
 
     def start(
         self,
@@ -108,11 +109,11 @@ class Supervisor:
         self.paused, self.last_progress, self._resumed = False, time.monotonic(), True
         for host in self.hosts.values():
             if all(member.ready for member in self._members(host)):
-                host.send("resume")
+                host.send("resume", self._pauses)
 
     def _members(self, host: HostHandle) -> list[HostHandle]:
         """Return the hosts of its group, which start, pause and restart as one; `host` alone without one."""
-        if not host.meets:
+        if not host.in_group:
             return [host]
         return [other for other in self.hosts.values() if other.group == host.group]
 
@@ -124,16 +125,19 @@ class Supervisor:
     def pause(self, seconds: float) -> list[str]:
         """Let active roles finish their step and pause; return the hosts that have not paused in time."""
         self.paused = True
+        self._pauses += 1
         # Passive hosts are paused too, so that they send their last report; evaluators continue.
         pausing = [host for host in self.hosts.values() if host.ready and (host.active or not host.scheduled)]
         # Members of a group pause at the end of a round, for which they may need data of other hosts.
-        late = self._request_pause([host for host in pausing if host.meets], seconds)
-        return late + self._request_pause([host for host in pausing if not host.meets], seconds)
+        # A round of theirs may take longer than a step; one that hangs is found by its heartbeat.
+        together = [host for host in pausing if host.in_group]
+        late = self._request_pause(together, max(seconds, self.limits.step_s))
+        return late + self._request_pause([host for host in pausing if not host.in_group], seconds)
 
     def _request_pause(self, pausing: list[HostHandle], seconds: float) -> list[str]:
         for host in pausing:
             self.replies.pop((host.name, "paused"), None)
-            host.send("pause")
+            host.send("pause", self._pauses)
         blocked = self._blocked()
         free = [host for host in pausing if host.name not in blocked]
         late = self.wait_replies("paused", free, seconds)
@@ -180,7 +184,7 @@ class Supervisor:
     def _is_victim(self, host: HostHandle) -> bool:
         """Return whether the host died because another member of its group had died."""
         failure = self._failures.get(host.name)
-        return failure is not None and failure.reason.startswith("GroupBroken")
+        return failure is not None and failure.reason.startswith("GroupError")
 
     def _poll_timeout(self, seconds: float) -> float:
         soonest = min(self._restart_at.values(), default=None)
@@ -202,7 +206,7 @@ class Supervisor:
                 self._note(text)
             if not self.paused and all(member.ready for member in self._members(host)):
                 for member in self._members(host):
-                    member.send("resume")
+                    member.send("resume", self._pauses)
         elif verb == "failed":
             node, method, kind, text, for_user, trace = args
             error = getattr(errors, kind, TrainingFault)(text) if for_user else None
@@ -249,7 +253,7 @@ class Supervisor:
             fault.trace = failure.trace
             raise fault
         now = time.monotonic()
-        deaths = self._deaths[host.name]
+        deaths = self._deaths[members[0].name]  # a group has one budget
         deaths[:] = [(when, why) for when, why in deaths if now - when < RESTART_WINDOW_S] + [(now, failure)]
         if len(deaths) > self.limits.restarts:
             raise _budget_exceeded(failure.node, len(deaths), deaths[0][1])
@@ -264,7 +268,7 @@ class Supervisor:
         """Spawn a host, or all hosts of a group, with new edges and their newest checkpointed state."""
         self.restarts += 1
         self.last_progress = time.monotonic()
-        if self.pool.rendezvous is not None and hosts[0].meets:
+        if self.pool.rendezvous is not None and hosts[0].in_group:
             self.pool.rendezvous.renew(hosts[0].group)
         for host in hosts:
             self._restart_at.pop(host.name, None)

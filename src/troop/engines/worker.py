@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from troop.core.errors import TroopError
 from troop.core.group import Group
-from troop.core.program import Seat, join_alone
+from troop.core.program import GroupRef, join_alone
 from troop.core.role import Checkpointable, PublishesWeights, Restartable, RestartsFresh
 from troop.engines.host import Host
 from troop.engines.metrics import MetricAggregator
@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # it imports torch
 HEARTBEAT_S = 1.0  # longest time between two reports of a host
 DELIVERY_LIMIT_S = 1.0  # a pause waits this long for sent messages to arrive; less than the driver waits
 CLOSE_LIMIT_S = 5.0  # a failed host exits after this time even if its roles are not closed yet
+GROUP_POLL_S = 0.0005  # a role that waits in a collective looks at it this often
 BACKOFF_S = (0.001, 0.002, 0.004, 0.008, 0.01)  # pauses after consecutive rounds in which no role had work
 
 
@@ -101,19 +102,19 @@ class Worker:
     def _stub(self, node: str) -> Stub:
         return Stub(self.transport.client(self.spec.servers[node]), node)
 
-    def _join(self, seat: Seat) -> Group:
+    def _join(self, seat: GroupRef) -> Group:
         """Return the group of a role of this host; waits for the other members."""
         if self.spec.rendezvous is None:
             return join_alone(seat)
         if self.group is None:
             from troop.engines.distributed_group import DistributedGroup
 
-            self.group = DistributedGroup(seat, self.spec.rendezvous, self.check_wait)
+            self.group = DistributedGroup(seat, self.spec.rendezvous, self._wait_in_group)
         return self.group
 
     @property
     def _between_rounds(self) -> bool:
-        """Whether the host can pause: a member of a group only pauses together with the others."""
+        """Whether the host can pause: a member of a group pauses only together with the others."""
         return self.group is None or self.group.paused
 
     def _on_build(self, node: str) -> None:
@@ -129,7 +130,8 @@ class Worker:
         served = self.dispatcher.serve()
         if self.pending:
             self._handle_pending()
-        stepping = bool(self.host.active) and not (self.paused and self._between_rounds)
+        paused = self.paused if self.group is None else self.group.paused
+        stepping = bool(self.host.active) and not paused
         progressed = stepping and self._step_all()
         self.report(progressed or served)
         if progressed or (served and stepping):
@@ -209,7 +211,8 @@ class Worker:
     def handle_command(self, verb: str, args: list[Any], state: dict[str, Any] | None = None) -> None:
         """Handle a command of the driver, or queue it for the end of the current step.
 
-        `start [restored]` with an optional state, `pause`, `resume`, `stop`, `step [node]`, `state`.
+        `start [restored]` with an optional state, `pause [number]`, `resume [number]`, `stop`, `step [node]`,
+        `state`.
         """
         if verb == "start":
             self.started, self._restored, self._initial_state = True, args[0], state
@@ -217,11 +220,12 @@ class Worker:
             self.paused, self._delivery_deadline = True, None
             self.pending.append("paused")
             if self.group is not None:
-                self.group.pause_requested = True
+                self.group.request_pause(args[0])
         elif verb == "resume":
             self.paused = False
+            self.pending = [command for command in self.pending if command != "paused"]  # came too late
             if self.group is not None:
-                self.group.resume()
+                self.group.resume(args[0])
         elif verb == "stop":
             self.stopping = True
         else:
@@ -239,6 +243,11 @@ class Worker:
             raise TimeoutError(f"waited {seconds:.0f} s for {reason}")
         if seconds > HEARTBEAT_S:
             self.report(False)
+
+    def _wait_in_group(self, reason: str, began: float) -> None:
+        """Called while a role waits for other members of its group: also reads commands of the driver."""
+        self.transport.receive(GROUP_POLL_S)
+        self.check_wait(reason, began)
 
     def report(self, progressed: bool, force: bool = False) -> None:
         """Send metrics, gauges and notes to the driver if a report is due.

@@ -32,6 +32,8 @@ PAPER: dict[str, Any] = {
     "entropy_coef": 0.01,
     "max_grad_norm": 0.2,
     "normalize_advantages": "none",
+    "normalize_observations": False,
+    "normalize_rewards": False,
 }
 SMALL_ENVS = 32  # per worker
 

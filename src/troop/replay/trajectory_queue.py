@@ -15,12 +15,14 @@ from troop.core.role import Metrics
 class TrajectoryQueue:
     """Returns batches of env streams, oldest first.
 
-    Actors send while fewer than `capacity` streams and `max_bytes` wait (`wants_data`): what exceeds them is
-    at most what they have under way. No stream is dropped.
+    Actors send while fewer than `capacity` streams and `max_bytes` wait (`wants_data`), and always while
+    fewer than one batch waits: what exceeds that is at most what they have under way. No stream is dropped.
     """
 
-    def __init__(self, capacity: int, max_bytes: int = 1 << 62, name: str = "queue") -> None:
-        self.capacity, self.max_bytes, self.name = capacity, max_bytes, name
+    def __init__(
+        self, capacity: int, max_bytes: int = 1 << 62, batch_size: int = 1, name: str = "queue"
+    ) -> None:
+        self.capacity, self.max_bytes, self.batch_size, self.name = capacity, max_bytes, batch_size, name
         self._waiting: deque[Trajectory] = deque()
         self.nbytes = 0  # of what waits
 
@@ -44,8 +46,9 @@ class TrajectoryQueue:
         self.nbytes += trajectory.nbytes
 
     def wants_data(self) -> Literal[True] | None:
-        """Return True while fewer streams than `capacity` and bytes than `max_bytes` wait, else None."""
-        return True if len(self) < self.capacity and self.nbytes < self.max_bytes else None
+        """Return True while less than the bounds or less than one batch waits, else None."""
+        within = len(self) < self.capacity and self.nbytes < self.max_bytes
+        return True if within or len(self) < self.batch_size else None
 
     def sample(self, rows: int) -> Trajectory | None:
         """Return the `rows` oldest streams; None while there are fewer."""

@@ -6,6 +6,8 @@ import time
 from typing import Any, Generic
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from troop.core.algorithm import Algorithm
 from troop.core.errors import TrainingFault
@@ -59,17 +61,23 @@ class DataParallelTrainer(Trainer[Recorded, Batch], Generic[Recorded, Batch]):
         self.collector.version, self._synchronized = self.version, True
 
     def _end_late_rollout(self, recorder: RolloutRecorder[Recorded]) -> int:
-        """End the rollout if enough other members have finished theirs; return the steps it lacks."""
-        now = time.perf_counter()
-        if recorder.time < MIN_SHARE * recorder.length or self.preemption >= 1 or now < self._next_poll:
-            return 0
-        self._next_poll = now + POLL_S
-        if self.group.count_finished(self.version) < self.preemption * self.group.size:
+        """End the rollout if enough other members have finished theirs, or the engine waits for a pause.
+
+        Returns the steps that the rollout lacks.
+        """
+        if not self.group.pause_requested and not self._is_late(recorder):
             return 0
         missing = recorder.length - recorder.time
         for rollout in recorder.end_rollout(self.collector.last_step.obs):
             self.replay.add(rollout)
         return missing
+
+    def _is_late(self, recorder: RolloutRecorder[Recorded]) -> bool:
+        now = time.perf_counter()
+        if recorder.time < MIN_SHARE * recorder.length or self.preemption >= 1 or now < self._next_poll:
+            return False
+        self._next_poll = now + POLL_S
+        return self.group.count_finished(self.version) >= self.preemption * self.group.size - 1e-9
 
     def _update_together(self) -> Metrics:
         metrics: Metrics = self._update() if self._all_can_sample() else {}
@@ -78,9 +86,7 @@ class DataParallelTrainer(Trainer[Recorded, Batch], Generic[Recorded, Batch]):
         if metrics.get("count/updates") and self.version % CHECK_EVERY == 0:
             compare_weights(self.group, self.algorithm, self.version)
         self.group.end_round()
-        if self.group.rank:  # all members make the same updates
-            metrics = {name: value for name, value in metrics.items() if name != "count/updates"}
-        return metrics
+        return metrics if self.group.rank == 0 else without_counts(metrics)
 
     def _all_can_sample(self) -> bool:
         """Whether the replays of all members have enough rows; those of queues always have."""
@@ -123,9 +129,7 @@ class DataParallelLearner(Learner[LearnerBatch], Generic[LearnerBatch]):
         if self.updates % CHECK_EVERY == 0:
             compare_weights(self.group, self.algorithm, self.updates)
         self.group.end_round()
-        if self.group.rank:  # all members make the same updates
-            del metrics["count/updates"]
-        return metrics
+        return metrics if self.group.rank == 0 else without_counts(metrics)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of a learner; the algorithm's is that of rank 0."""
@@ -139,6 +143,12 @@ class DataParallelLearner(Learner[LearnerBatch], Generic[LearnerBatch]):
         self._synchronized = False
 
 
+def without_counts(metrics: Metrics) -> Metrics:
+    """Return the metrics without the counts of updates, which all members make and skip together."""
+    counts = ("count/updates", "count/skipped_updates")
+    return {name: value for name, value in metrics.items() if name not in counts}
+
+
 def synchronize(group: Group, algorithm: Algorithm[Any], counts: list[int]) -> list[int]:
     """Collective. Load the learner of rank 0, which a checkpoint contains; return the counts of rank 0."""
     state = group.broadcast_state({"algorithm": algorithm.state_dict(), "counts": counts})
@@ -148,12 +158,13 @@ def synchronize(group: Group, algorithm: Algorithm[Any], counts: list[int]) -> l
 
 
 def compare_weights(group: Group, algorithm: Algorithm[Any], updates: int) -> None:
-    """Collective. Raise TrainingFault if a member's weights are not those of rank 0."""
-    weights = [x for x in algorithm.policy.state_dict().values() if x.is_floating_point()]
-    gathered = group.all_gather(torch.stack([x.double().sum() for x in weights]).cpu())
+    """Collective. Raise TrainingFault if networks, optimizers or statistics are not those of rank 0."""
+    leaves = pytree.tree_leaves(algorithm.state_dict())
+    sums = [x.double().sum().cpu() for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
+    gathered = group.all_gather(torch.stack(sums))
     different = (gathered != gathered[0]).any(1).nonzero().flatten().tolist()
     if different:
         raise TrainingFault(
-            f"After {updates} updates the weights of members {different} of the group differ from those of "
+            f"After {updates} updates the learners of members {different} of the group differ from that of "
             "member 0: an update of this algorithm depends on more than shared gradients."
         )

@@ -15,6 +15,7 @@ from troop.core.algorithm import AlgorithmConfig
 from troop.core.batch import TrajectorySpec
 from troop.core.config import bounded
 from troop.core.env import EnvConfig
+from troop.core.errors import BadInput
 from troop.core.group import Group
 from troop.core.program import Program, build, derive_seed
 from troop.core.system import RunSettings
@@ -44,6 +45,11 @@ class DataParallel:
     def program(self, algorithm: AlgorithmConfig[Any], env: EnvConfig, settings: RunSettings) -> Program:
         """Workers meet in a group; the evaluator pulls the policy of the first."""
         program = Program("data-parallel")
+        if statistics := getattr(algorithm, "local_statistics", ""):
+            raise BadInput(
+                f"{type(algorithm).__name__} keeps {statistics} of its own batches, so that data-parallel "
+                "workers would not stay equal; use TD3, SAC, DQN or PPO."
+            )
         devices = parse_devices(self.devices, {f"worker{i}": settings.device for i in range(self.workers)})
         workers = []
         for rank, group in enumerate(program.group("workers", self.workers)):
@@ -79,7 +85,7 @@ class DataParallel:
             env,
             settings,
             learner,
-            algorithm.exploration,
+            algorithm.exploration.share(self.workers),
             f"replay{group_rank(name)}",
             build(ReplayPeers, group),
             membership,

@@ -61,7 +61,7 @@ class IMPALA:
         defaults = dict.fromkeys(learners, settings.device)
         devices = parse_devices(self.devices, defaults | {f"actor{i}": "cpu" for i in range(self.actors)})
         streams = self.queue_size * self.batch_size * self.learners
-        queue = program.add("queue", TrajectoryQueue, streams, int(self.queue_mb * 2**20))
+        queue = program.add("queue", TrajectoryQueue, streams, int(self.queue_mb * 2**20), self.batch_size)
         module = "delayed policy" if self.weight_delay else "policy"
         weights = program.add("weights", Weights, module, self.weight_delay)
         newest: list[WeightSource] = [] if self.weight_delay else [weights]

@@ -61,7 +61,11 @@ class SEED:
         defaults = {"learner": settings.device} | dict.fromkeys(names, "cpu")
         devices = parse_devices(self.devices, defaults)
         queue = program.add(
-            "queue", TrajectoryQueue, self.queue_size * self.batch_size, int(self.queue_mb * 2**20)
+            "queue",
+            TrajectoryQueue,
+            self.queue_size * self.batch_size,
+            int(self.queue_mb * 2**20),
+            self.batch_size,
         )
         weights = program.add("weights", Weights)
         program.add(

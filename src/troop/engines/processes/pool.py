@@ -182,6 +182,7 @@ class ProcessPool:
         late = [host.name for host in self.hosts.values() if host.alive]
         for host in self.hosts.values():
             self.reap(host)
+        self.rendezvous = None  # its store stops listening
         return late
 
 

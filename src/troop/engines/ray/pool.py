@@ -244,6 +244,7 @@ class RayPool:
         late = list(self._actors)
         for host in self.hosts.values():
             self.reap(host)
+        self.rendezvous = None  # its store stops listening
         return late
 
 
@@ -257,7 +258,7 @@ def deferrable_hosts(hosts: Mapping[str, HostHandle]) -> frozenset[str]:
     deferrable, roles = set(), set()
     for name, host in hosts.items():
         makes = tuple(node.build.make for node in host.nodes)
-        if not host.clients and not host.meets and (host.scheduled or makes in roles):
+        if not host.clients and not host.in_group and (host.scheduled or makes in roles):
             deferrable.add(name)
         roles.add(makes)
     return frozenset(deferrable)

@@ -45,9 +45,7 @@ Statistics = tuple[Tensor, Tensor]  # mean and variance of a batch in all normal
 class FlashSACConfig:
     """The paper's hyperparameters; recipes/flash_sac.py has gamma and n of each suite."""
 
-    local_statistics: ClassVar[str] = (
-        "running statistics of BatchNorm"  # not shared by copies of a learner
-    )
+    local_statistics: ClassVar[str] = "running statistics of BatchNorm"  # not shared by copies of a learner
 
     gamma: float = bounded(0.99, low=0, high=1)
     """Discount factor."""

@@ -30,6 +30,7 @@ class NodeLossObserver:
         self.last |= metrics
         machines = [self.last.get(f"on/sender{i}") for i in range(2)]
         self.counters = counters
+        write_atomically(self.directory / "steps", str(counters.env_steps))
         if None in machines or counters.env_steps < 200:
             return
         write_atomically(self.directory / "machines", " ".join(str(int(machine)) for machine in machines))
@@ -37,7 +38,11 @@ class NodeLossObserver:
             self.stop_at = counters.env_steps + 200
 
     def stop_requested(self):
-        return self.stop_at is not None and self.counters.env_steps >= self.stop_at
+        return (
+            (self.directory / "stop").exists()
+            or self.stop_at is not None
+            and self.counters.env_steps >= self.stop_at
+        )
 
     def log_evaluation(self, counters, metrics):
         pass

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -47,6 +48,32 @@ def test_roles_of_a_lost_machine_restart_on_another(loss):
     # Detected by the driver: Ray itself takes 65 s to notice a lost connection.
     assert loss == "kill" or any("did not respond" in note for note in outcome["notes"]), outcome["notes"]
     check_order(outcome)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.reliability("P3")
+def test_run_continues_over_a_slow_link_that_drops_packets():
+    """A kernel without netem still has a token bucket: packets queue, and those that do not fit are lost."""
+    if reason := unsupported_reason() or (shutil.which("tc") is None and "throttling requires tc"):
+        pytest.skip(reason)
+    with VirtualMachines(2) as machines:
+        directory = machines.directory
+        machines.start_head(f"{DRIVER} {directory} {machines.address(1)}:{PORT} 30")
+        machines.join(2)
+        (directory / "go").touch()
+        wait_until((directory / "machines").exists, machines, 60)
+        machines.throttle(2, "2mbit", 20)
+        machines.throttle(1, "2mbit", 20)
+        before = int((directory / "steps").read_text())
+        wait_until(lambda: int((directory / "steps").read_text()) > before + 500, machines, 60)
+        wait_until(lambda: machines.dropped_packets(1) + machines.dropped_packets(2) > 0, machines, 60)
+        (directory / "stop").touch()
+        wait_until((directory / "result").exists, machines, 60)
+        outcome = json.loads((directory / "result").read_text())
+    assert outcome["status"] == "stopped" and outcome["restarts"] == 0, outcome
+    for first in FIRST_NUMBERS:
+        numbers = [number for number in outcome["numbers"] if first <= number < first + 1_000_000]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
 @pytest.mark.timeout(600)

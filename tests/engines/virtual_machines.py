@@ -1,5 +1,6 @@
 """Virtual machines for tests of Ray: namespaces with their own address, processes, /dev/shm and /tmp/ray."""
 
+import json
 import os
 import secrets
 import shutil
@@ -111,6 +112,24 @@ class VirtualMachines:
     def disconnect(self, i):
         """Take down the network link of machine `i`."""
         self._ip("link", "set", f"to{self.suffix}{i}", "down")
+
+    def throttle(self, i, rate, queue_ms):
+        """Limit what is sent to machine `i`: packets wait for up to `queue_ms`, and the rest are dropped."""
+        self._tc("add", i, "tbf", "rate", rate, "burst", "4kb", "latency", f"{queue_ms}ms")
+
+    def dropped_packets(self, i):
+        """Return how many packets to a throttled machine were dropped."""
+        shown = subprocess.run(
+            ["tc", "-s", "-j", "qdisc", "show", "dev", f"to{self.suffix}{i}"],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return sum(queue["drops"] for queue in json.loads(shown.stdout))
+
+    def _tc(self, verb, i, *args):
+        command = ["tc", "qdisc", verb, "dev", f"to{self.suffix}{i}", "root", *args]
+        subprocess.run(command, check=True, capture_output=True)
 
     def start_head(self, driver, cpus=5):
         """Start Ray's head on machine 1; run `driver` there once the file `go` exists in `directory`."""

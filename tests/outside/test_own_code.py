@@ -290,6 +290,42 @@ def test_backend_of_a_user_is_trained_and_loaded(module):
     assert troop.evaluate("run", 2, allow=["own_backend"])["length_mean"] == 5
 
 
+SYSTEM = """
+import dataclasses
+from dataclasses import dataclass
+
+from troop.core.config import bounded
+from troop.recipes import Recipe, find
+from troop.systems import Sync
+
+
+@dataclass(frozen=True)
+class MySystem(Sync):
+    pause: int = bounded(3, low=1)
+
+
+def make(args):
+    return dataclasses.replace(find("dqn").build(args), system=MySystem(replay_capacity=400), recipe="mine")
+
+
+RECIPE = Recipe("mine", "a system of the user", "CartPole-v1", make)
+"""
+
+
+def test_system_of_a_user_is_trained_resumed_and_evaluated(module, capsys):
+    module("own_system", SYSTEM)
+    flags = ["--pause", "2", *SHORT, "--env-steps", "60", "--run", "run"]
+    assert run(["train", "own_system:RECIPE", *flags]) == 0
+    stored = config_of("run")["system"]
+    assert stored["kind"] == "own_system:MySystem" and stored["pause"] == 2
+    assert run(["train", "own_system:RECIPE", "--pause", "0", "--run", "never"]) == 2
+    assert "--system.pause is 0" in capsys.readouterr().err
+    assert run(["resume", "run", "--env-steps", "80"]) == 2
+    assert "--allow own_system" in capsys.readouterr().err
+    assert run(["resume", "run", "--env-steps", "80", "--allow", "own_system"]) == 0
+    assert run(["eval", "run", "--episodes", "2", "--allow", "own_system"]) == 0
+
+
 @pytest.mark.parametrize(
     "engine",
     [

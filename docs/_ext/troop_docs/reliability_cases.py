@@ -90,7 +90,7 @@ GROUPS: dict[str, dict[str, Fault]] = {
     "Network and cluster": {
         "P1": Fault("a connection is cut", "messages are neither lost, repeated nor reordered"),
         "P2": Fault("a machine stops responding", "found by heartbeat, its roles restart elsewhere"),
-        "P3": Fault("delay and packet loss", "the run continues", missing="needs a kernel with netem"),
+        "P3": Fault("delay and packet loss", "the run continues, messages are neither lost nor reordered"),
         "P4": Fault("an old instance of a role is still alive", "it is rejected by its generation number"),
         "P5": Fault("two runs on one machine", "both work"),
         "P6": Fault("a Ray node is removed", "its roles restart elsewhere"),

@@ -38,11 +38,8 @@ class NodeLossObserver:
             self.stop_at = counters.env_steps + 200
 
     def stop_requested(self):
-        return (
-            (self.directory / "stop").exists()
-            or self.stop_at is not None
-            and self.counters.env_steps >= self.stop_at
-        )
+        reached = self.stop_at is not None and self.counters.env_steps >= self.stop_at
+        return reached or (self.directory / "stop").exists()
 
     def log_evaluation(self, counters, metrics):
         pass

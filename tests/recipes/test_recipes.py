@@ -70,7 +70,8 @@ def test_recipe_fits_its_default_env_and_its_config_round_trips(name):
     experiment.check()
     assert type(experiment).from_dict(experiment.to_dict()) == experiment
     nodes = experiment.system.program(experiment.algorithm, experiment.env, experiment.settings()).nodes
-    assert "evaluator" in nodes and nodes.keys() & {"trainer", "actor0", "bundle0", "worker0", "actor"}
+    acting = {"trainer", "actor0", "bundle0", "worker0", "actor", "runner0"}
+    assert "evaluator" in nodes and nodes.keys() & acting
 
 
 def test_number_of_envs_is_an_argument():

@@ -26,7 +26,7 @@ examples:
   troop bench loop --env Ant-v5                      env steps per second of a complete training loop
   troop bench onpolicy                               advantages, updates and loops of PPO
   troop bench system transport --seconds 3           latency and bandwidth between processes
-  troop bench async data-parallel                    workers that average gradients, preemption
+  troop bench async workers                          workers that average gradients, preemption
   troop bench all --json                             everything except system, as JSON lines
 """
 
@@ -68,7 +68,7 @@ def _parser() -> Parser:
         "parts",
         nargs="*",
         help="parts of system: transport, apex, scaling, ray, start (default: all of these), pql, learning; "
-        "of async: impala, double-buffering, data-parallel, impala-scaling (default: all)",
+        "of async: impala, buffering, workers, actors (default: all)",
     )
     parser.add_argument(
         "--threads", type=int, default=0, help="torch threads of learner and replay (default: all cores)"

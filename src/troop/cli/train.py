@@ -50,7 +50,19 @@ works too: --batch-size is the same flag as --system.schedule.batch-size. Boolea
 """
 CONFIGS = ("env", "algorithm", "system", "evaluation", "engine")
 # Recipes whose names begin so use the processes engine by default.
-MANY_HOSTS = ("a3c", "apex", "appo", "gorila", "impala", "pql")
+MANY_HOSTS = (
+    "a3c",
+    "apex",
+    "appo",
+    "dd-ppo",
+    "fasttd3-ddp",
+    "gorila",
+    "impala",
+    "monobeast",
+    "polybeast",
+    "pql",
+    "seed",
+)
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,9 @@ PARTS: dict[str, Callable[[BenchArgs], list[BenchResult]]] = {
     "pql": lambda args: pql.run(args.seconds or 60.0, args.engines),
     "learning": lambda args: learning.run(args.figure, args.seeds),
     "impala": lambda args: asynchronous.impala(args.seconds or 10.0, args.env or asynchronous.ENV),
-    "double-buffering": lambda args: asynchronous.double_buffering(args.seconds or 10.0),
-    "data-parallel": lambda args: asynchronous.data_parallel(args.seconds or 10.0),
-    "impala-scaling": lambda args: asynchronous.scaling(args.seconds or 5.0, args.engines),
+    "buffering": lambda args: asynchronous.double_buffering(args.seconds or 10.0),
+    "workers": lambda args: asynchronous.data_parallel(args.seconds or 10.0),
+    "actors": lambda args: asynchronous.scaling(args.seconds or 5.0, args.engines),
 }
-ASYNC_PARTS = ("impala", "double-buffering", "data-parallel", "impala-scaling")  # of `troop bench async`
+ASYNC_PARTS = ("impala", "buffering", "workers", "actors")  # of `troop bench async`
 DEFAULT_PARTS = ("transport", "apex", "scaling", "ray", "start")  # the others take many minutes

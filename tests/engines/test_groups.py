@@ -92,8 +92,8 @@ class Member:
 
 def program(size, **kwargs):
     program = Program("groups")
-    for rank, seat in enumerate(program.group("members", size)):
-        program.add(f"member{rank}", Member, seat, **kwargs)
+    for rank, ref in enumerate(program.group("members", size)):
+        program.add(f"member{rank}", Member, ref, **kwargs)
     return program
 
 
@@ -180,8 +180,8 @@ def test_member_that_always_fails_ends_the_run_with_its_own_error():
     from troop.engines.supervisor import RestartBudgetExceeded
 
     members = Program("groups")
-    for rank, seat in enumerate(members.group("members", 2)):
-        members.add(f"member{rank}", Failing, seat)
+    for rank, ref in enumerate(members.group("members", 2)):
+        members.add(f"member{rank}", Failing, ref)
     observer = GroupObserver()
     engine = Processes(threads=1, log_s=0.02, checkpoint_s=1e9, restarts=1, step_limit_s=30)
     with pytest.raises(RestartBudgetExceeded, match=r"member1 died 2 times.*no more rounds"):

@@ -72,7 +72,7 @@ class Node:
         return cast(NodeKind, getattr(self.build.make, "kind", passive))
 
     @property
-    def seat(self) -> GroupRef | None:
+    def group_ref(self) -> GroupRef | None:
         """The node's place in a group; None if it is in none."""
         return next((item for item in _leaves(self.build) if isinstance(item, GroupRef)), None)
 
@@ -178,9 +178,9 @@ def _leaves(value: object) -> Iterator[object]:
         yield value
 
 
-def join_alone(seat: GroupRef) -> Group:
+def join_alone(ref: GroupRef) -> Group:
     """Return a group of one member; a larger one needs an engine that lets its members meet."""
-    assert seat.size == 1, f"the group {seat.group!r} has {seat.size} members"
+    assert ref.size == 1, f"the group {ref.group!r} has {ref.size} members"
     return SoloGroup()
 
 
@@ -189,7 +189,7 @@ def construct(
     resolve: Callable[[str], Any],
     join: Callable[[GroupRef], Group] = join_alone,
 ) -> Any:  # noqa: ANN401
-    """Make the calls of nested Builds, innermost first, with `resolve(name)` and `join(seat)` as arguments.
+    """Make the calls of nested Builds, innermost first, with `resolve(name)` and `join(ref)` as arguments.
 
     Each Ref is replaced by `resolve` of its name, each GroupRef by `join` of it.
     """

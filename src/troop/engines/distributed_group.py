@@ -71,8 +71,8 @@ if the member must not wait any longer."""
 class DistributedGroup:
     """A member of a process group: gloo for tensors on the CPU, NCCL for those on CUDA devices."""
 
-    def __init__(self, seat: GroupRef, rendezvous: Rendezvous, on_wait: OnWait) -> None:
-        self.name, self.rank, self.size = seat.group, seat.rank, seat.size
+    def __init__(self, ref: GroupRef, rendezvous: Rendezvous, on_wait: OnWait) -> None:
+        self.name, self.rank, self.size = ref.group, ref.rank, ref.size
         # Numbers of pauses: the newest requested of this member, agreed by all, and ended. A new member waits
         # for its start.
         self._requested, self._agreed, self._resumed = 0, 0, -1

@@ -81,9 +81,9 @@ class Host:
         self.groups: dict[str, list[str]] = {}  # active nodes that this host steps together, by group
         if groups is not None:
             for name in self.active:
-                seat = program.nodes[name].seat
-                if seat is not None and seat.size > 1:
-                    self.groups.setdefault(seat.group, []).append(name)
+                ref = program.nodes[name].group_ref
+                if ref is not None and ref.size > 1:
+                    self.groups.setdefault(ref.group, []).append(name)
         self._local_groups = groups
         self.scheduled: dict[str, Schedule] = {
             name: node.schedule for name, node in stepping.items() if node.schedule is not None

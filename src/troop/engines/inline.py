@@ -36,7 +36,7 @@ class Inline:
 
     def make_host(self, program: Program, seed: int) -> Host:
         """Build all roles."""
-        if all(node.seat is None for node in program.nodes.values()):
+        if all(node.group_ref is None for node in program.nodes.values()):
             return Host(program, seed)
         from troop.engines.inline_group import InlineGroups
 

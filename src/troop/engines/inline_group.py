@@ -160,12 +160,12 @@ class InlineGroups:
         self._groups: dict[str, InlineGroup] = {}
         self._members: dict[GroupRef, InlineMember] = {}
 
-    def join(self, seat: GroupRef) -> Group:
+    def join(self, ref: GroupRef) -> Group:
         """Return the member at this place."""
-        if seat.size == 1:
+        if ref.size == 1:
             return SoloGroup()
-        group = self._groups.setdefault(seat.group, InlineGroup(seat.size))
-        return self._members.setdefault(seat, InlineMember(group, seat.rank))
+        group = self._groups.setdefault(ref.group, InlineGroup(ref.size))
+        return self._members.setdefault(ref, InlineMember(group, ref.rank))
 
     def close(self) -> None:
         """End all groups."""

@@ -61,12 +61,12 @@ class HostHandle:
     @property
     def group(self) -> str:
         """Name of the group that a node of the host belongs to; empty if there is none."""
-        return next((node.seat.group for node in self.nodes if node.seat is not None), "")
+        return next((node.group_ref.group for node in self.nodes if node.group_ref is not None), "")
 
     @property
     def in_group(self) -> bool:
         """Whether its group has other members."""
-        return any(node.seat is not None and node.seat.size > 1 for node in self.nodes)
+        return any(node.group_ref is not None and node.group_ref.size > 1 for node in self.nodes)
 
     def spec(
         self,

@@ -102,14 +102,14 @@ class Worker:
     def _stub(self, node: str) -> Stub:
         return Stub(self.transport.client(self.spec.servers[node]), node)
 
-    def _join(self, seat: GroupRef) -> Group:
+    def _join(self, ref: GroupRef) -> Group:
         """Return the group of a role of this host; waits for the other members."""
         if self.spec.rendezvous is None:
-            return join_alone(seat)
+            return join_alone(ref)
         if self.group is None:
             from troop.engines.distributed_group import DistributedGroup
 
-            self.group = DistributedGroup(seat, self.spec.rendezvous, self._wait_in_group)
+            self.group = DistributedGroup(ref, self.spec.rendezvous, self._wait_in_group)
         return self.group
 
     @property

@@ -162,7 +162,8 @@ def compare_weights(group: Group, algorithm: Algorithm[Any], updates: int) -> No
     leaves = pytree.tree_leaves(algorithm.state_dict())
     sums = [x.double().sum().cpu() for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
     gathered = group.all_gather(torch.stack(sums))
-    different = (gathered != gathered[0]).any(1).nonzero().flatten().tolist()
+    equal = (gathered == gathered[0]) | (gathered.isnan() & gathered[0].isnan())
+    different = (~equal.all(1)).nonzero().flatten().tolist()
     if different:
         raise TrainingFault(
             f"After {updates} updates the learners of members {different} of the group differ from that of "

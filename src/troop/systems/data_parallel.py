@@ -86,12 +86,7 @@ class DataParallel:
             settings,
             learner,
             algorithm.exploration.share(self.workers),
-            f"replay{group_rank(name)}",
+            name.replace("worker", "replay"),
             build(ReplayPeers, group),
             membership,
         )
-
-
-def group_rank(name: str) -> str:
-    """Return the number in the name of a worker."""
-    return name.removeprefix("worker")

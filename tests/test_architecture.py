@@ -45,6 +45,7 @@ MAY_IMPORT_ALL = {
     "recipes",
     "run_recorder",
     "suites",
+    "trained_policy",
 }
 ONLY_UNDER = {
     "ray": "engines",

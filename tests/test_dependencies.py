@@ -8,10 +8,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Versions before these execute data or expose ports: CVE-2025-32434, CVE-2026-24747 (torch), CVE-2025-62593,
-# CVE-2026-27482 (Ray).
-SAFE = {"torch": (2, 10), "ray": (2, 54)}
+# CVE-2026-27482 (Ray); those of onnx write outside of the folder of a model (CVE-2025-51480).
+SAFE = {"torch": (2, 10), "ray": (2, 54), "onnx": (1, 21)}
 # Not dependencies; if one becomes a dependency, its lowest safe version is this.
-OPTIONAL = {"onnx": (1, 21), "wandb": (0, 29), "starlette": (1, 3, 1)}
+OPTIONAL = {"wandb": (0, 29), "starlette": (1, 3, 1)}
 NEVER = {"aim", "dm-reverb", "dill", "cloudpickle", "joblib", "hydra-core"}
 
 

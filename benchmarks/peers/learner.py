@@ -1,7 +1,8 @@
 """Updates per second of Troop's FastTD3 learner and of the authors' networks and update rule, in one run.
 
 `python benchmarks/peers/learner.py` needs Troop installed. Both learners get the same data and are timed in
-turn, plain and compiled, with the rate of a large matrix product as the limit of the machine.
+turn, plain and compiled, with the rate of a large float32 matrix product as the limit of the machine. On a
+CPU with bf16 units Troop is also timed with `--amp`; the authors' code has mixed precision on CUDA only.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from troop.bench.learner import ACTIONS, ATOMS, OBS_WIDTH, SIZES, flop, learner,
 from troop.bench.timing import time_alternately
 from troop.compare.machine import describe, machine_facts
 from troop.core.batch import Transition
-from troop.core.devices import cpp_compiler
+from troop.core.devices import bf16_units, cpp_compiler
 from troop.engines.runtime import cores, prepare
 
 MATMUL_SIZE = 2048
@@ -57,7 +58,7 @@ def check_equal_losses(own: TD3, official: OfficialFastTD3, batch: Transition) -
         raise ValueError(f"the critic losses of one batch differ: {losses[0]} and {losses[1]}")
 
 
-def measure(name: str, compile: bool, args: argparse.Namespace) -> tuple[str, ...]:
+def measure(name: str, compile: bool, amp: bool, args: argparse.Namespace) -> tuple[str, ...]:
     """Return one row of the table."""
     critic, actor, rows, _ = SIZES[name]
     settings = Settings(OBS_WIDTH, ACTIONS, critic, actor, ATOMS)
@@ -69,7 +70,7 @@ def measure(name: str, compile: bool, args: argparse.Namespace) -> tuple[str, ..
     functions: dict[str, Callable[[], object]] = {
         "matmul": lambda: torch.mm(left, right, out=out),
         "official": lambda: (official.update(data), official.update(data)),
-        "troop": two_updates(learner(critic, actor, "cpu", compile), batch),
+        "troop": two_updates(learner(critic, actor, "cpu", compile, amp), batch),
     }
     clock = time.process_time if args.cpu_time else time.perf_counter
     seconds = time_alternately(functions, args.rounds, args.seconds, clock)
@@ -77,7 +78,7 @@ def measure(name: str, compile: bool, args: argparse.Namespace) -> tuple[str, ..
     peak = rate / (flop(critic, actor) * rows)  # updates/s if an update were nothing but its products
     theirs, ours = 2 / seconds["official"], 2 / seconds["troop"]
     return (
-        f"{name}, batch size {rows}{', compiled' if compile else ''}",
+        f"{name}, batch size {rows}{', compiled' if compile else ''}{', Troop in bf16' if amp else ''}",
         f"{theirs:.1f}/s",
         f"{ours:.1f}/s",
         f"{ours / theirs:.2f}",
@@ -112,8 +113,11 @@ def main(argv: list[str]) -> None:
     threads = args.threads or cores()
     clock = "CPU time" if args.cpu_time else "elapsed time"
     print(f"Machine: {describe(machine_facts('cpu'))}; {threads} torch thread(s), {clock}.")
-    variants = [False] if args.no_compile or not cpp_compiler()[1] else [False, True]
-    table = [HEADER] + [measure(name, compile, args) for name in args.sizes for compile in variants]
+    compiled = not args.no_compile and cpp_compiler()[1]
+    variants = [(False, False), (True, False)] if compiled else [(False, False)]
+    if bf16_units("cpu"):
+        variants.append((compiled, True))
+    table = [HEADER] + [measure(name, *variant, args) for name in args.sizes for variant in variants]
     widths = [max(len(row[column]) for row in table) for column in range(len(HEADER))]
     for row in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -12,7 +12,7 @@ import json
 import time
 from dataclasses import dataclass
 
-PACKAGES = ("trooprl", "stable-baselines3", "sample-factory", "torch", "envpool", "gymnasium", "numpy")
+PACKAGES = ("trooprl", "stable-baselines3", "sample-factory", "ray", "torch", "envpool", "gymnasium", "numpy")
 WARMUP_ROLLOUTS = 2  # rollouts and updates before the clock starts
 RESULT = "result: "  # begins the line that the parent process reads
 

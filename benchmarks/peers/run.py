@@ -15,23 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parent
-CONSTRAINTS = FOLDER.parents[1] / "constraints.txt"  # without its exact torch, pip installs CUDA libraries
-VENVS = FOLDER / ".venvs"
+from rates import FOLDER, Library, create_venv
+
 SIMULATORS = ("envpool", "gymnasium[mujoco]")
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A library: the packages to install and the module that has its algorithms."""
-
-    packages: tuple[str, ...]
-    module: str
-
-
 PEERS = {
-    "sb3": Peer(("stable-baselines3",), "stable_baselines3"),
-    "sbx": Peer(("sbx-rl",), "sbx"),
+    "sb3": Library(
+        "Stable-Baselines3", ("stable-baselines3", *SIMULATORS), "train.py", ("stable_baselines3",)
+    ),
+    "sbx": Library("SBX", ("sbx-rl", *SIMULATORS), "train.py", ("sbx",)),
 }
 
 
@@ -63,23 +54,10 @@ class PeerRun:
         return data
 
 
-def create_venv(name: str) -> Path:
-    """Create the virtual environment of a peer unless it is complete; return its Python interpreter."""
-    packages, folder = [*PEERS[name].packages, *SIMULATORS], VENVS / name
-    python, stamp = folder / "bin" / "python", folder / "installed.json"
-    if stamp.exists() and json.loads(stamp.read_text()) == packages:
-        return python
-    print(f"Installing {', '.join(packages)} in {folder} ...", flush=True)
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--constraint", str(CONSTRAINTS), "torch", *packages], check=True)
-    stamp.write_text(json.dumps(packages))
-    return python
-
-
 def train(run: PeerRun, args: argparse.Namespace) -> int:
     """Train in a child process; return its exit code."""
-    command = [str(create_venv(run.peer)), str(FOLDER / "train.py"), PEERS[run.peer].module, run.algorithm]
+    peer = PEERS[run.peer]
+    command = [str(create_venv(run.peer, peer)), str(FOLDER / peer.script), *peer.arguments, run.algorithm]
     command += ["--name", run.name, "--task", run.task, "--seed", str(run.seed), "--out", str(run.curve)]
     budget = ["--minutes", f"{args.minutes:g}", "--evaluations", str(args.evaluations)]
     budget += ["--episodes", str(args.episodes)]

@@ -2,7 +2,15 @@
 
 TYPE_CHECKING = False  # type checkers take it as True; importing typing would delay the command
 if TYPE_CHECKING:
-    from troop.api import TrainedPolicy, evaluate, load_policy, make_experiment, resume, train
+    from troop.api import (
+        TrainedPolicy,
+        evaluate,
+        export_policy,
+        load_policy,
+        make_experiment,
+        resume,
+        train,
+    )
     from troop.experiment import Experiment
 
 __version__ = "0.1.0"
@@ -10,6 +18,7 @@ __all__ = [
     "Experiment",
     "TrainedPolicy",
     "evaluate",
+    "export_policy",
     "load_policy",
     "make_experiment",
     "resume",

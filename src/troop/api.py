@@ -1,4 +1,4 @@
-"""The Python interface: make_experiment, train, resume, evaluate, load_policy."""
+"""The Python interface: make_experiment, train, resume, evaluate, load_policy, export_policy."""
 
 from __future__ import annotations
 
@@ -229,6 +229,28 @@ def load_policy(
     return TrainedPolicy(module.to(device), config.env.for_evaluation(), config.evaluation, str(loaded))
 
 
+def export_policy(
+    run: str | Path,
+    out: str | Path,
+    env: Env | None = None,
+    allow: Sequence[str] = (),
+    *,
+    allow_older: bool = False,
+) -> Path:
+    """Write the policy of the newest checkpoint of a run as an ONNX file, and its contract as JSON beside it.
+
+    `out` is a file that ends in `.onnx`, or a directory for `policy.onnx`. The file takes observations as the
+    env returns them and returns actions as it takes them, both [rows, ...]; a recurrent state, stacked frames
+    and the last action are inputs and outputs. Needs `trooprl[export]`. `env`, `allow` and `allow_older` are
+    explained in `load_policy`. Returns the path of the file; BadInput if the policy cannot be exported.
+    """
+    from troop.export.write import output_path, write_policy
+
+    path = output_path(out)
+    write_policy(load_policy(run, "cpu", env, allow, allow_older=allow_older), path)
+    return path
+
+
 def evaluate(
     run: str | Path,
     episodes: int = 16,
@@ -285,4 +307,13 @@ def evaluate_policy(
     return result if normalized is None else result | {"human_normalized": normalized}
 
 
-__all__ = ["Experiment", "TrainedPolicy", "evaluate", "load_policy", "make_experiment", "resume", "train"]
+__all__ = [
+    "Experiment",
+    "TrainedPolicy",
+    "evaluate",
+    "export_policy",
+    "load_policy",
+    "make_experiment",
+    "resume",
+    "train",
+]

@@ -40,6 +40,7 @@ from troop.envs.gymnasium.user_envs import check_stored_env
 from troop.logs.console import Console
 from troop.nets.outside import check_stored_network
 from troop.replay.prioritized import PriorityConfig
+from troop.replay.sequences import ServedReplay
 from troop.roles.learner import LearnerConfig
 from troop.roles.parameter_server import AdaGradConfig, SharedRMSPropConfig
 from troop.roles.server_peers import OutlierConfig
@@ -63,9 +64,13 @@ CONFIG_CLASSES: dict[str, type] = {
         algorithms.RainbowConfig,
         algorithms.SACConfig,
         algorithms.FlashSACConfig,
+        algorithms.TD3GRUConfig,
+        algorithms.SACGRUConfig,
         algorithms.PPOConfig,
         algorithms.ImpalaConfig,
         algorithms.APPOConfig,
+        algorithms.R2D2Config,
+        algorithms.UnrealConfig,
         systems.Sync,
         systems.Apex,
         systems.Gorila,
@@ -76,6 +81,7 @@ CONFIG_CLASSES: dict[str, type] = {
         systems.DataParallel,
         systems.SEED,
         PriorityConfig,
+        ServedReplay,
         UpdateSchedule,
         LearnerConfig,
         AdaGradConfig,
@@ -94,12 +100,16 @@ FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
         algorithms.TD3Config,
         algorithms.SACConfig,
         algorithms.FlashSACConfig,
+        algorithms.TD3GRUConfig,
+        algorithms.SACGRUConfig,
         algorithms.DQNConfig,
         algorithms.C51Config,
         algorithms.RainbowConfig,
         algorithms.PPOConfig,
         algorithms.ImpalaConfig,
         algorithms.APPOConfig,
+        algorithms.R2D2Config,
+        algorithms.UnrealConfig,
     ),
     "system": (
         systems.Sync,
@@ -200,6 +210,11 @@ class Experiment(Generic[B]):
             f"{name} does not read the observation '{each}' of {spec.id}" for each in unread_names
         ]
 
+    def start_notes(self) -> list[str]:
+        """Return what the user should know before the run: unread observations, parts that do not apply."""
+        notes = getattr(self.algorithm, "notes", None)
+        return self.unread_observations() + (notes(self.env.spec) if notes else [])
+
     def settings(self) -> RunSettings:
         """Return the settings that the system needs besides algorithm and env."""
         return RunSettings(self.seed, self.device, self.evaluation, self.deterministic, self.until.minutes)
@@ -220,7 +235,7 @@ class Experiment(Generic[B]):
         path = Path(path) if path is not None else default_path(self.recipe or "run", self.env.id, self.seed)
         with RunDirectory.create(path) as directory:
             directory.write_config(self.to_dict())
-            return self._run(program, directory, None, quiet, console, self.unread_observations())
+            return self._run(program, directory, None, quiet, console, self.start_notes())
 
     def resume(self, directory: RunDirectory, quiet: bool = False, console: Console | None = None) -> Result:
         """Continue from the newest valid checkpoint of a locked run directory; without one, start again."""

@@ -28,7 +28,7 @@ class TrainedPolicy:
         self.module, self.env, self.spec, self.checkpoint = module, env, env.spec, checkpoint
         self.evaluation = evaluation or Evaluation()
         module.eval()
-        self._interface = find_interface(env)
+        self.interface = find_interface(env)
         self._stacks: Obs = {}
         self._state: State = None
         self._rows = 0  # of the state; 0: a new episode begins
@@ -67,7 +67,7 @@ class TrainedPolicy:
         with the newest observation, and `reset` at the start of an episode. `reward` is that of the last
         action, for policies that read it (`env.last_step`). Raises BadInput for other observations.
         """
-        rows, single, is_unstacked = self._interface.read(obs)
+        rows, single, is_unstacked = self.interface.read(obs)
         if is_unstacked:
             rows = self._stack_frames(rows)
         if LAST_ACTION in self.spec.obs:
@@ -78,7 +78,7 @@ class TrainedPolicy:
         if isinstance(self.spec.action, Continuous) and not scaled:
             result = action.clamp(-1, 1).numpy()
         else:
-            result = self._interface.write(action)
+            result = self.interface.write(action)
         result = result[0] if single else result
         values = obs.values() if isinstance(obs, dict) else [obs]
         return torch.as_tensor(result) if any(isinstance(x, Tensor) for x in values) else np.asarray(result)
@@ -88,8 +88,9 @@ class TrainedPolicy:
         if self._last_action is None or len(self._last_action) != rows:
             names = (LAST_ACTION, LAST_REWARD)
             return {name: torch.zeros(rows, *self.spec.obs[name].shape) for name in names}
-        rewards = torch.as_tensor(np.asarray(reward), dtype=torch.float32).expand(rows)
-        return last_step_rows(self._last_action, rewards, self.spec.action)
+        rewards = np.broadcast_to(np.asarray(reward, dtype=np.float32), (rows,))
+        last = last_step_rows(self._last_action.numpy(), rewards, self.spec.action)
+        return {name: torch.from_numpy(x) for name, x in last.items()}
 
     def _stack_frames(self, rows: Obs) -> Obs:
         """Append single frames to the stacks of the episode; the first one is repeated."""

@@ -86,6 +86,18 @@ def test_help_of_a_recipe_imports_nothing_that_only_a_run_needs():
     assert done.stdout.strip().endswith("[]"), done.stdout[-300:] + done.stderr
 
 
+@pytest.mark.reliability("C3")
+def test_help_neither_collects_garbage_nor_deletes_what_it_imported():
+    code = "import atexit, gc, sys; atexit.register(print, 'deleted'); generations = []"
+    code += "; gc.callbacks.append(lambda phase, info: generations.append(info['generation']))"
+    code += "\nimport os; leave = os._exit"
+    code += "\nos._exit = lambda code: (print(len(generations), flush=True), leave(code))"
+    code += "\nfrom troop.cli.command import main; generations.clear(); main(['train', 'fasttd3', '--help'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "--gamma FLOAT" in done.stdout
+    assert done.stdout.splitlines()[-1] == "0" and "deleted" not in done.stdout
+
+
 def test_play_says_when_it_samples_frames(monkeypatch, capsys):
     def record(env, act, *, seed, frames, steps, on_frame):
         on_frame(1, 0)

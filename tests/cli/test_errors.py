@@ -2,6 +2,7 @@
 
 import pytest
 
+from troop.api import make_experiment
 from troop.cli.main import run
 
 INVALID = [
@@ -113,3 +114,21 @@ def test_replay_larger_than_memory_is_rejected_with_both_sizes(capsys, tmp_path)
     assert run([*argv, "--system.replay-capacity", "1000000000000"]) == 5
     error = capsys.readouterr().err
     assert "GB" in error and "1,000,000,000,000 rows" in error
+
+
+@pytest.mark.parametrize("recipe", ["dqn", "ppo", "impala", "seed-vtrace", "dd-ppo", "a3c"])
+def test_doctor_estimates_every_kind_of_system(recipe, capsys):
+    command = ["doctor", "--recipe", recipe, "--env", "CartPole-v1"]
+    assert run(command) == 0
+    output = capsys.readouterr().out
+    assert output.rstrip().splitlines()[-1].startswith("batch      ")
+    experiment = make_experiment(recipe, "CartPole-v1")
+    if recipe == "dqn":
+        assert f"replay     {experiment.system.replay_capacity:,} rows x" in output
+        return
+    if recipe == "ppo":
+        rows = experiment.env.envs * experiment.algorithm.experience.length
+        assert f"rollouts   {rows:,} rows x" in output and f"batch      {rows:,} rows" in output
+    assert "rollouts   " in output
+    assert run([*command, "--replay-capacity", "5"]) == 2
+    assert "has no replay" in capsys.readouterr().err

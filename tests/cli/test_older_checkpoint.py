@@ -1,4 +1,4 @@
-"""A damaged newest checkpoint: eval, play and load_policy refuse it, unless an older one is allowed."""
+"""A damaged newest checkpoint: commands and load_policy refuse it unless an older one is allowed."""
 
 import pytest
 
@@ -39,6 +39,7 @@ def test_an_older_checkpoint_is_used_only_if_it_is_allowed(damaged, capsys):
     assert "ckpt-000000000200: " in error and "--allow-older" in error
     assert "ckpt-000000000000 (0 env steps, written " in error and "not evaluated)" in error
     assert troop(["play", str(damaged)]) == 5
+    assert troop(["export", str(damaged)]) == 5
     with pytest.raises(SetupProblem, match="allow_older=True"):
         load_policy(damaged)
     assert load_policy(damaged, allow_older=True).checkpoint.startswith("ckpt-000000000000 (0 env steps")

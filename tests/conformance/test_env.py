@@ -38,6 +38,10 @@ def _toy_cases() -> dict[str, Case]:
         cases[f"toy-discrete-{autoreset}"] = Case(discrete, "truncated", autoreset)
         last_step = Toy("PointMass", 3, limit=7, autoreset=autoreset, last_step=True)
         cases[f"toy-last-step-{autoreset}"] = Case(last_step, "truncated", autoreset)
+        hidden = Toy("PointMass", 3, limit=7, autoreset=autoreset, hide=(1,), last_step=True)
+        cases[f"toy-hidden-{autoreset}"] = Case(hidden, "truncated", autoreset)
+        cue = Toy("Cue-v0", 3, cues=3, delay=5, autoreset=autoreset)
+        cases[f"toy-Cue-{autoreset}"] = Case(cue, "terminated", autoreset)
     return cases
 
 
@@ -71,6 +75,12 @@ CASES = {
         ),
         "truncated",
         "same_step",
+    ),
+    "envpool-walker-hidden": Case(
+        EnvPool("WalkerWalk-v1", 3, 1, SHORT_EPISODES, hide=tuple(range(15, 24))), "truncated", "next_step"
+    ),
+    "gym-pendulum-hidden": Case(
+        Gymnasium("Pendulum-v1", 3, settings=SHORT_EPISODES, hide=(2,)), "truncated", "same_step"
     ),
     "envpool-cheetah": Case(EnvPool("HalfCheetah-v5", 3, 1, SHORT_EPISODES), "truncated", "next_step"),
     "envpool-walker": Case(EnvPool("WalkerWalk-v1", 3, 1, SHORT_EPISODES), "truncated", "next_step"),

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from troop.algorithms import PPOConfig
+from troop.algorithms import PPOConfig, UnrealConfig
 from troop.algorithms.actor_critic_policy import evaluate_trajectory
 from troop.core.algorithm import UpdateResult
 from troop.core.env import Continuous, Discrete, EnvSpec, Field
@@ -25,6 +25,7 @@ ALGORITHMS = {
     "a2c": PPOConfig(length=10, hidden=(8,), optimizer="rmsprop_tf", **A2C),
     "lstm": PPOConfig(length=10, minibatches=2, hidden=(8, 8), core="lstm", core_size=6),
     "gru": PPOConfig(length=10, minibatches=4, hidden=(8,), core="gru", core_size=6),
+    "unreal": UnrealConfig(length=10, replay_length=30, hidden=(8, 8), core_size=6, normalize_rewards=True),
 }
 SYSTEMS = {
     "on-policy": OnPolicy(recreate_every=23),

@@ -40,6 +40,7 @@ def shorter(experiment: Experiment, env_steps: int) -> Experiment:
         experiment,
         env=experiment.env.with_envs(min(experiment.env.envs, ENVS)),
         system=fewer_actors(experiment.system),
+        algorithm=fewer_minibatches(experiment.algorithm),
         until=Until(env_steps=min(env_steps, experiment.until.env_steps or env_steps)),
         evaluation=dataclasses.replace(
             experiment.evaluation, episodes=EPISODES, max_episode_steps=EPISODE_STEPS
@@ -52,6 +53,13 @@ def fewer_actors(system: object) -> object:
     if getattr(system, "actors", 0) <= 2:
         return system
     return dataclasses.replace(system, actors=2)
+
+
+def fewer_minibatches(algorithm: object) -> object:
+    """Return the algorithm with at most as many minibatches of whole envs as there are envs."""
+    if getattr(algorithm, "core", "none") == "none" or getattr(algorithm, "minibatches", 0) <= ENVS:
+        return algorithm
+    return dataclasses.replace(algorithm, minibatches=ENVS)
 
 
 @contextlib.contextmanager
@@ -132,7 +140,7 @@ class PageRunner:
     def troop(self, argv: list[str]) -> int:
         """Run `troop ARGV` in this process, unless the same run was made before."""
         verb = argv[0]
-        if verb in ("resume", "eval", "play"):
+        if verb in ("resume", "eval", "play", "export"):
             self.provide(argv[1])
         if verb == "suite":
             argv = few_tasks(argv)

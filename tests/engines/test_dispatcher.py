@@ -1,13 +1,16 @@
 """Dispatcher with in-process clients: shared replies, batched calls, zero-copy arguments, private methods."""
 
+import math
 import os
+import random
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from troop.core.remote import batched, readonly, zero_copy
+from troop.core.remote import BatchLimits, batched, readonly, zero_copy
 from troop.engines.role_times import RoleTimes
+from troop.engines.rpc import dispatcher as dispatcher_module
 from troop.engines.rpc.client import Client
 from troop.engines.rpc.connection import Connection, socket_pair
 from troop.engines.rpc.dispatcher import Dispatcher
@@ -113,6 +116,90 @@ def test_waiting_calls_are_joined_unless_other_arguments_differ():
     assert role.calls == [6]
     replies = [server.call(i, "act", torch.arange(2), i) for i in range(2)]
     assert [reply.result().tolist() for reply in replies] == [[1, 2], [1, 2]] and role.calls == [6, 2, 2]
+
+
+def limited(**limits):
+    role = Adder()
+    role.batch_limits = BatchLimits(**limits)
+    return role
+
+
+def test_batch_has_at_most_the_maximum_of_rows_unless_one_call_has_more():
+    role = limited(max_rows=5)
+    server = Server(role, clients=4)
+    replies = [server.call(i, "act", torch.arange(rows), 0) for i, rows in enumerate((2, 3, 1, 7))]
+    assert [reply.result().tolist() for reply in replies] == [list(range(1, n + 1)) for n in (2, 3, 1, 7)]
+    assert role.calls == [5, 1, 7]
+
+
+def test_few_rows_wait_for_the_deadline_and_full_batches_do_not(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(dispatcher_module.time, "perf_counter", lambda: now)
+    role = limited(max_rows=4, deadline_s=0.001)
+    server = Server(role)
+    reply = server.call(0, "act", torch.arange(2), 0)
+    server.serve()
+    assert not reply.ready() and role.calls == [] and server.dispatcher.due_in() == pytest.approx(0.001)
+    now = 0.0011
+    assert server.dispatcher.due_in() == 0 and server.dispatcher.serve()
+    assert reply.ready() and role.calls == [2] and math.isinf(server.dispatcher.due_in())
+    replies = [server.call(i, "act", torch.arange(2), 0) for i in (0, 1)]
+    server.serve()
+    assert all(reply.ready() for reply in replies) and role.calls == [2, 4]
+
+
+def test_strict_batches_block_while_rows_are_missing():
+    role = limited(max_rows=3, deadline_s=math.inf)
+    server = Server(role)
+    replies = [server.call(i, "act", torch.arange(1), 0) for i in (0, 1)]
+    for _ in range(3):
+        server.serve()
+    assert not any(reply.ready() for reply in replies) and role.calls == []
+    assert server.call(2, "act", torch.arange(1), 0).result().tolist() == [1]
+    assert all(reply.ready() for reply in replies) and role.calls == [3]
+
+
+def test_waiting_call_of_a_replaced_client_is_dropped_and_the_new_client_gets_its_own_reply():
+    role = limited(max_rows=4, deadline_s=math.inf)
+    server = Server(role)
+    server.call(0, "act", torch.full((2,), 70), 0)
+    server.serve()
+    server.replace_client(0)
+    replies = [server.call(i, "act", torch.full((2,), i), 0) for i in (0, 1)]
+    server.serve()
+    assert [reply.result().tolist() for reply in replies] == [[1, 1], [2, 2]]
+    assert sum(role.calls) == 4
+
+
+def test_other_call_of_a_waiting_client_is_made_after_the_waiting_one():
+    role = limited(max_rows=3, deadline_s=math.inf)
+    server = Server(role)
+    waiting = server.call(0, "act", torch.arange(1), 0)
+    assert server.call(0, "ping").result() is None
+    assert waiting.ready() and role.calls == [1]
+
+
+@pytest.mark.parametrize("deadline_s", [0.0, 0.0005])
+def test_each_of_64_callers_gets_the_reply_to_its_own_call(deadline_s):
+    """Callers send at random times, up to two calls each; the server serves at random times."""
+    rng, role = random.Random(0), limited(max_rows=40, deadline_s=deadline_s)
+    server = Server(role, clients=64)
+    pending, answered = {i: [] for i in range(64)}, 0
+    for number in range(3000):
+        i = rng.randrange(64)
+        if len(pending[i]) < 2:
+            rows = torch.full((rng.randint(1, 5),), 1000 * number + i)
+            pending[i].append((rows, server.call(i, "act", rows, 0)))
+        if rng.random() < 0.1:
+            server.serve()
+        while pending[i] and rng.random() < 0.5 and pending[i][0][1].ready():
+            rows, reply = pending[i].pop(0)
+            assert torch.equal(reply.result(), rows + 1)
+            answered += 1
+    for i in range(64):
+        for rows, reply in pending[i]:
+            assert torch.equal(reply.result(), rows + 1)
+    assert answered > 500 and max(role.calls) > 20 and max(role.calls) <= 40
 
 
 def test_calls_behind_a_joined_call_keep_their_order():

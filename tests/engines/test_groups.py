@@ -161,7 +161,7 @@ def test_members_stop_at_the_same_round_although_one_gets_the_pause_later(delaye
         members.add(f"member{rank}", SlowRounds, ref)
     observer = GroupObserver()
     engine = Processes(threads=1, log_s=0.02, checkpoint_s=0.3, step_limit_s=30, stop_limit_s=5)
-    result = engine.run(members, Until(env_steps=1200), 1, observer)
+    result = engine.run(members, Until(env_steps=300), 1, observer)
     assert result.status == "done" and not observer.notes, observer.notes
     rounds = [[int(state[f"member{rank}.rounds"]) for rank in range(2)] for _, state in observer.saves]
     assert len(rounds) > 2 and all(one == two for one, two in rounds), rounds

@@ -89,7 +89,7 @@ def test_apex_learns_on_two_machines_and_survives_the_loss_of_one():
         machines.join(2)
         (directory / "go").touch()
         metrics, summary = directory / "run" / "metrics.jsonl", directory / "run" / "summary.json"
-        wait_until(lambda: both_actors_step(metrics) and env_steps(metrics) > 1_500, machines, 200)
+        wait_until(lambda: both_step(metrics) and env_steps(metrics) > 1_500, machines, 200)
         machines.kill(2)
         wait_until(lambda: machines.running[1].poll() is not None, machines, 360)
         outcome = json.loads(summary.read_text())
@@ -121,6 +121,30 @@ def test_workers_on_two_machines_average_gradients_and_restart_as_one_when_one_i
     assert outcome["target_reached_s"] is not None
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.long
+@pytest.mark.reliability("P2", "P6")
+def test_polybeast_learns_catch_with_a_runner_on_a_second_machine_that_is_paused():
+    """A paused machine keeps its connections open: only the time-out of the driver can tell."""
+    pytest.importorskip("envpool")
+    if reason := unsupported_reason():
+        pytest.skip(reason)
+    with VirtualMachines(2) as machines:
+        directory = machines.directory
+        driver = DRIVER.with_name("node_loss_seed.py")
+        machines.start_head(f"{driver} {directory} {machines.address(1)}:{PORT} 8", cpus=8)
+        machines.join(2, cpus=8)
+        (directory / "go").touch()
+        metrics, summary = directory / "run" / "metrics.jsonl", directory / "run" / "summary.json"
+        wait_until(lambda: both_step(metrics, "runner") and env_steps(metrics) > 1_500, machines, 200)
+        machines.pause(2)
+        wait_until(lambda: machines.running[1].poll() is not None, machines, 500)
+        outcome = json.loads(summary.read_text())
+    print(outcome)
+    assert outcome["status"] == "done" and outcome["restarts"] >= 1
+    assert outcome["target_reached_s"] is not None
+
+
 def metric_lines(metrics):
     """Return the complete lines of a metrics file that may not exist yet."""
     lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
@@ -131,10 +155,10 @@ def env_steps(metrics):
     return max([line.get("env_steps", 0) for line in metric_lines(metrics)], default=0)
 
 
-def both_actors_step(metrics):
+def both_step(metrics, role="actor"):
     """Return whether both actors have reported steps; the second one starts after training has begun."""
     lines = metric_lines(metrics)
-    return all(any(line.get(f"role/actor{i}/steps_per_s", 0) > 0 for line in lines) for i in range(2))
+    return all(any(line.get(f"role/{role}{i}/steps_per_s", 0) > 0 for line in lines) for i in range(2))
 
 
 @pytest.mark.timeout(120)

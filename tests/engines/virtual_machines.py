@@ -89,7 +89,7 @@ class VirtualMachines:
             | {
                 "MACHINE": str(i),
                 "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-                "PYTHONPATH": str(Path(__file__).parent),
+                "PYTHONPATH": f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}".rstrip(":"),
                 "RAY_AUTH_MODE": "token",
                 "RAY_AUTH_TOKEN_PATH": str(self.directory / "token"),
                 "RAY_USAGE_STATS_ENABLED": "0",
@@ -112,6 +112,20 @@ class VirtualMachines:
     def disconnect(self, i):
         """Take down the network link of machine `i`."""
         self._ip("link", "set", f"to{self.suffix}{i}", "down")
+
+    def pause(self, i):
+        """Stop all processes of machine `i`; their connections stay open."""
+        parents = {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                parents[int(path.parent.name)] = int(path.read_text().rpartition(") ")[2].split()[1])
+            except OSError:
+                continue  # the process has ended meanwhile
+        own = {self.running[i].pid}
+        while more := {pid for pid, parent in parents.items() if parent in own} - own:
+            own |= more
+        for pid in own - {self.running[i].pid}:
+            os.kill(pid, signal.SIGSTOP)
 
     def throttle(self, i, rate, queue_ms):
         """Limit what is sent to machine `i`: packets wait for up to `queue_ms`, and the rest are dropped."""

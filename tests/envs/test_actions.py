@@ -26,7 +26,7 @@ from troop.envs.actions import convert_action_space
 )
 def test_every_index_is_another_action_of_the_space(space):
     converter = convert_action_space(space, "MyEnv")
-    actions = converter.to_env(torch.arange(converter.spec.choices))
+    actions = converter.to_env(np.arange(converter.spec.choices))
     assert actions.dtype == (np.int64 if isinstance(space, spaces.Discrete) else space.dtype)
     assert all(space.contains(action) for action in actions)
     assert len(np.unique(actions.reshape(len(actions), -1), axis=0)) == len(actions)
@@ -37,12 +37,12 @@ def test_every_index_is_another_action_of_the_space(space):
 def test_the_last_factor_varies_fastest():
     converter = convert_action_space(spaces.MultiDiscrete([3, 2]), "MyEnv")
     assert converter.spec == Discrete(6, (3, 2))
-    assert converter.to_env(torch.tensor([0, 1, 2, 5])).tolist() == [[0, 0], [0, 1], [1, 0], [2, 1]]
+    assert converter.to_env(np.array([0, 1, 2, 5])).tolist() == [[0, 0], [0, 1], [1, 0], [2, 1]]
 
 
 def test_a_multi_dimensional_box_keeps_its_shape():
     converter = convert_action_space(spaces.Box(-2, 2, (2, 3), np.float64), "MyEnv")
-    actions = converter.to_env(torch.ones(4, 6))
+    actions = converter.to_env(np.ones((4, 6), np.float32))
     assert actions.shape == (4, 2, 3) and actions.dtype == np.float64 and (actions == 2).all()
 
 

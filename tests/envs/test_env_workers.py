@@ -127,7 +127,7 @@ def test_a_worker_exits_with_its_parent_even_while_its_env_hangs(tmp_path):
         env = Gymnasium("fragile:Fragile", 1, workers=1, settings=(("fault", "hang"),)).make(0)
         env.reset(0)
         env.send(torch.ones(1, 1))
-        print(env.env.vector._shares[0].process.process.pid, flush=True)
+        print(env.env.env.vector._shares[0].process.process.pid, flush=True)
         env.recv()
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]

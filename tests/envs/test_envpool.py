@@ -9,6 +9,7 @@ from troop.core.errors import BadInput
 from troop.envs import EnvPool
 from troop.envs.envpool.adapter import EnvPoolEnv
 from troop.envs.seeding import hash_seed
+from troop.envs.tensor_env import to_tensors
 
 envpool = pytest.importorskip("envpool")
 
@@ -37,13 +38,13 @@ def test_specs_of_several_families():
 def test_privileged_omits_the_columns_that_obs_contains(id, public, private):
     cfg = EnvPool(id, 2, 1)
     assert cfg.spec.width("obs") == public and cfg.spec.width("privileged") == private - public
-    env = EnvPoolEnv(cfg, 0, "cpu")
+    env = EnvPoolEnv(cfg, 0)
     step = env.reset(0)
     env.close()
     pool = envpool.make_gymnasium(id, num_envs=2, seed=hash_seed(0))
     raw, _ = pool.reset()
-    joined = torch.cat([step.obs["obs"], step.obs["privileged"]], dim=1)
-    assert torch.equal(joined, torch.from_numpy(raw["privileged_state"]).float())
+    joined = np.concatenate([step.obs["obs"], step.obs["privileged"]], 1)
+    assert np.array_equal(joined, raw["privileged_state"].astype(np.float32))
 
 
 @pytest.mark.parametrize("id", ["HalfCheetah-v5", "WalkerWalk-v1", "LunarLander-v3", "Pong-v5"])
@@ -51,7 +52,7 @@ def test_rows_equal_single_envs(id):
     """Row i equals EnvPool's env with seed + i, in the spec's order of keys, including end and reset."""
     settings = (("max_episode_steps", 6),)
     cfg = EnvPool(id, 3, 2, settings)
-    env = EnvPoolEnv(cfg, 9, "cpu")
+    env = to_tensors(EnvPoolEnv(cfg, 9), "cpu")
     singles = [
         envpool.make_gymnasium(id, num_envs=1, seed=hash_seed(9) + i, **dict(settings)) for i in range(3)
     ]
@@ -108,11 +109,11 @@ class FakePool:
 )
 def test_actions_are_clipped_and_rescaled_to_the_bounds(id, high):
     cfg = EnvPool(id, 3, 1)
-    env = EnvPoolEnv(cfg, 0, "cpu")
+    env = EnvPoolEnv(cfg, 0)
     env.close()
     env.pool = pool = FakePool()
     size = cfg.spec.action.size
-    env.send(torch.stack([torch.full((size,), value) for value in (-5.0, 0.0, 1.0)]))
+    env.send(np.stack([np.full(size, value, np.float32) for value in (-5.0, 0.0, 1.0)]))
     bound = np.asarray(high, dtype=pool.action.dtype)
     space = envpool.make_spec(id).gymnasium_action_space
     assert pool.action[0].tolist() == space.low.tolist() and pool.action[2].tolist() == space.high.tolist()
@@ -120,10 +121,10 @@ def test_actions_are_clipped_and_rescaled_to_the_bounds(id, high):
 
 
 def test_actions_are_rescaled_to_asymmetric_bounds():
-    env = EnvPoolEnv(EnvPool("CarRacing-v3", 1, 1), 0, "cpu")
+    env = EnvPoolEnv(EnvPool("CarRacing-v3", 1, 1), 0)
     env.close()
     env.pool = pool = FakePool()
-    env.send(torch.tensor([[0.0, -1.0, 0.0]]))
+    env.send(np.array([[0.0, -1.0, 0.0]], np.float32))
     assert pool.action.tolist() == [[0.0, 0.0, 0.5]]
 
 

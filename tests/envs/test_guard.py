@@ -1,10 +1,12 @@
 import json
 
+import numpy as np
 import pytest
 import torch
 
-from troop.core.env import Continuous, EnvSpec, Field, Step
+from troop.core.env import Continuous, EnvSpec, Field
 from troop.core.errors import EnvFault
+from troop.core.numpy_env import first_step
 from troop.envs import EnvGuard, Toy
 
 
@@ -59,9 +61,7 @@ class BrokenEnv:
         self.restarts = 0
 
     def reset(self, seed):
-        false = torch.zeros(2, dtype=torch.bool)
-        obs = {"obs": self.obs}
-        return Step(obs, obs, torch.zeros(2), false, false, false)
+        return first_step({"obs": self.obs}, 2)
 
     def restart(self, rows):
         self.restarts += 1
@@ -70,14 +70,14 @@ class BrokenEnv:
 
 @pytest.mark.reliability("N1")
 def test_an_env_that_is_never_finite_raises_after_a_few_restarts():
-    broken = BrokenEnv(torch.tensor([[0.0, 0.0], [float("nan"), 0.0]]))
+    broken = BrokenEnv(np.array([[0.0, 0.0], [float("nan"), 0.0]], np.float32))
     message = r"Env 'broken' returned NaN or infinite observations.*nan in column 0 of obs\['obs'\] in row 1"
     with pytest.raises(EnvFault, match=message):
         EnvGuard(broken).reset(0)
     assert broken.restarts <= 10
 
 
-@pytest.mark.parametrize("obs", [torch.zeros(2, 3), torch.zeros(2, 2, dtype=torch.float64)])
+@pytest.mark.parametrize("obs", [np.zeros((2, 3), np.float32), np.zeros((2, 2))])
 @pytest.mark.reliability("N4")
 def test_a_wrong_shape_or_dtype_raises_a_fault_that_names_both(obs):
     with pytest.raises(EnvFault, match=r"broken.*obs.*float(32|64).*spec declares"):
@@ -85,7 +85,7 @@ def test_a_wrong_shape_or_dtype_raises_a_fault_that_names_both(obs):
 
 
 def test_a_sum_that_overflows_is_no_fault():
-    step = EnvGuard(BrokenEnv(torch.full((2, 2), 3e38))).reset(0)
+    step = EnvGuard(BrokenEnv(np.full((2, 2), 3e38, np.float32))).reset(0)
     assert step.faults == 0
 
 

@@ -11,8 +11,6 @@ from troop.envs.images import channels_first_shape, to_channels_first
 from troop.envs.observations import ObsConverter, assign_names
 from troop.envs.seeding import hash_seed
 
-CPU = torch.device("cpu")
-
 
 def converter(space):
     return ObsConverter(assign_names(observation_arrays(space, "MyEnv")), "MyEnv")
@@ -62,9 +60,9 @@ def test_discrete_values_beside_an_image_become_channels_and_numbers_keep_their_
         "photo": np.full((2, 5, 6, 3), 9, np.uint8),
         "speed": np.ones((2, 2), np.float32),
     }
-    obs = image_converter.convert(raw, CPU)["obs"]
+    obs = image_converter.convert(raw)["obs"]
     assert (obs[:, :3] == 9).all()
-    assert obs[:, 3:].amax(dim=(2, 3)).tolist() == obs[:, 3:].amin(dim=(2, 3)).tolist()
+    assert obs[:, 3:].max((2, 3)).tolist() == obs[:, 3:].min((2, 3)).tolist()
     assert obs[:, 3:, 0, 0].tolist() == [[255, 0, 0], [0, 0, 255]]
 
 

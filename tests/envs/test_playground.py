@@ -23,7 +23,7 @@ def _rollout(id, settings):
     """Return rewards [T, N], weighted terms {name: [T, N]} and EnvPool's config; same seed and actions."""
     settings = (*settings, ("push_enable", False))
     cfg = EnvPool(id, 4, 1, settings)
-    env = cfg.make(0).env
+    env = cfg.make_numpy(0).env  # without the guard
     env.reset(0)
     random = np.random.default_rng(0)
     rewards, terms = [], []

@@ -14,7 +14,7 @@ envpool = pytest.importorskip("envpool")
 @pytest.mark.parametrize("id", ["WalkerWalk-v1", "G1JoystickFlatTerrain-v1"])
 def test_slim_and_stock_assets_yield_the_same_rollout(id):
     slim, stock = EnvPool(id, 2, 1).make(0), EnvPool(id, 2, 1, slim_assets=False).make(0)
-    assert slim.env._layout.base_path != stock.env._layout.base_path
+    assert slim.env.env._layout.base_path != stock.env.env._layout.base_path
     slim_step, stock_step = slim.reset(0), stock.reset(0)
     random = torch.Generator().manual_seed(0)
     for _ in range(50):

@@ -27,6 +27,14 @@ def test_terminal_shows_the_newest_text_on_one_line_and_erases_it():
     assert "\n" not in stream.getvalue() and stream.getvalue().endswith("\r\x1b[2K")
 
 
+def test_lines_of_the_result_stand_alone():
+    stream = Terminal()
+    with StatusLine("loading", stream, interval_s=0.01) as status:
+        wait_for(stream, "loading (0s)")
+        status.print("checkpoint 7", stream)
+        assert "\r\x1b[2Kcheckpoint 7\n" in stream.getvalue()
+
+
 def test_pipe_gets_plain_lines_and_none_from_a_short_command():
     stream = io.StringIO()
     with StatusLine("loading", stream, interval_s=0.01):

@@ -89,7 +89,7 @@ def with_env(path, id, settings=()):
     (path / "config.json").write_text(json.dumps(config))
 
 
-VERBS = [["eval"], ["play"], ["resume", "--env-steps", "60"]]
+VERBS = [["eval"], ["play"], ["export"], ["resume", "--env-steps", "60"]]
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])

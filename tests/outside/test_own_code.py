@@ -73,7 +73,7 @@ def config_of(path):
     return json.loads((Path(path) / "config.json").read_text())
 
 
-def test_example_is_trained_resumed_evaluated_and_loaded_by_its_entry_points(munchausen, capsys):
+def test_example_is_trained_resumed_evaluated_exported_and_loaded_by_its_entry_points(munchausen, capsys):
     assert run(["recipes"]) == 0
     assert "munchausen" in capsys.readouterr().out
     flags = ["--entropy-tau", "0.05", "--env-steps", "200", "--run", "run"]
@@ -85,6 +85,10 @@ def test_example_is_trained_resumed_evaluated_and_loaded_by_its_entry_points(mun
     assert run(["eval", "run", "--episodes", "2"]) == 0
     action = troop.load_policy("run")(np.zeros(4, np.float32))
     assert action in (0, 1)
+    assert run(["export", "run", "--out", "own.onnx"]) == 0
+    session = pytest.importorskip("onnxruntime").InferenceSession("own.onnx")
+    obs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    assert np.array_equal(session.run(None, {"obs": obs})[0], troop.load_policy("run")(obs))
 
 
 def test_recipe_algorithm_and_network_are_named_as_modules(munchausen, capsys):
@@ -97,6 +101,8 @@ def test_recipe_algorithm_and_network_are_named_as_modules(munchausen, capsys):
     )
     stored = config_of("dqn")["algorithm"]
     assert stored["net"] == "munchausen.network:make_net" and stored["alpha"] == 0.5
+    capsys.readouterr()
+    assert run(["export", "dqn"]) == 2
     capsys.readouterr()
     assert run(["eval", "dqn"]) == 2  # the algorithm is an entry point, the network is not
     assert "munchausen.network:make_net as algorithm.net" in capsys.readouterr().err

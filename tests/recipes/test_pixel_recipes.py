@@ -34,8 +34,8 @@ def controller_return(envs=64, seed=0):
         env.reset(seed)
         total = torch.zeros(envs)
         for _ in range(10):
-            state = env.env.state
-            best = (state[:, 2:] - state[:, :2]) / env.env.SPEED
+            state = torch.from_numpy(env.env.env.state)
+            best = (state[:, 2:] - state[:, :2]) / env.env.env.SPEED
             total += env.step(best if straight else torch.rand(envs, 2) * 2 - 1).reward
         returns.append(float(total.mean()))
     return returns

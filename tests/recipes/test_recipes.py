@@ -44,7 +44,7 @@ def test_fasttd3_paper_has_the_settings_of_the_papers_table(env):
 
 CONTINUOUS = [
     "fasttd3", "fasttd3-cpu", "fasttd3-paper", "fasttd3-simbav2", "td3", "td3-paper", "ddpg", "ddpg-paper",
-    "sac", "fastsac",
+    "sac", "fastsac", "td3-gru", "sac-gru",
     "flashsac", "ddpg-sync", "apex-dpg", "pql", "pql-d", "pql-sac", "pql-flashsac",
 ]  # fmt: skip
 
@@ -53,7 +53,7 @@ CONTINUOUS = [
 def test_all_recipes_train_humanoids_on_one_reward_and_evaluate_them_on_another(device):
     envs = [find(name).make(RecipeArgs("G1JoystickFlatTerrain-v1", 16, device)).env for name in CONTINUOUS]
     assert {(env.reward, env.settings) for env in envs} == {("tuned", (("push_enable", False),))}
-    evaluation = {dataclasses.replace(env.for_evaluation(), threads=0) for env in envs}
+    evaluation = {dataclasses.replace(env.for_evaluation(), threads=0, last_step=False) for env in envs}
     assert evaluation == {EnvPool("G1JoystickFlatTerrain-v1", 16, settings=(("push_enable", False),))}
 
 
@@ -232,7 +232,24 @@ def test_papers_recipes_have_no_penalty_and_no_held_noise(name, env):
     assert not algorithm.normalize_rewards
 
 
-@pytest.mark.parametrize("name", ["fasttd3", "sac", "flashsac", "td3"])
+@pytest.mark.parametrize("name", ["td3-gru", "sac-gru"])
+def test_recipes_with_memory_have_the_papers_settings_on_a_gpu(name):
+    experiment = find(name).make(RecipeArgs("HopperStand-v1", device="cuda"))
+    algorithm, system = experiment.algorithm, experiment.system
+    assert (algorithm.length, algorithm.core_size, algorithm.embedding) == (64, 128, 64)
+    assert (algorithm.actor_hidden, algorithm.critic_hidden) == ((256, 256), (256, 256))
+    assert (algorithm.actor_lr, algorithm.critic_lr, algorithm.tau, algorithm.gamma) == (
+        3e-4,
+        3e-4,
+        0.005,
+        0.99,
+    )
+    assert (system.schedule.batch_size, system.schedule.updates_per_step) == (64, experiment.env.envs)
+    assert system.replay_capacity * (algorithm.length - algorithm.overlap) == 1_000_000
+    assert experiment.env.last_step and api.make_experiment(name, "Pendulum-v1").env.last_step
+
+
+@pytest.mark.parametrize("name", ["fasttd3", "sac", "flashsac", "td3", "td3-gru", "sac-gru"])
 def test_settings_do_not_depend_on_the_task_within_a_suite(name):
     tasks = ("BallInCupCatch-v1", "CheetahRun-v1", "HumanoidWalk-v1", "Ant-v5", "Pendulum-v1")
     assert len({api.make_experiment(name, task).algorithm for task in tasks}) == 1

@@ -59,7 +59,7 @@ class HostKiller(RecordingObserver):
     def log(self, counters, metrics):
         super().log(counters, metrics)
         self.metrics |= metrics
-        hosts = host_processes(os.getpid())
+        hosts = self.hosts()
         self.pids |= set(hosts.values())
         if not self._recovered(counters, metrics):
             return
@@ -67,6 +67,10 @@ class HostKiller(RecordingObserver):
             self.done = len(self.evaluations) > self.kills[-1].evaluations
         elif all(name in hosts for name in self.plan[0]):
             self._kill(self.plan.pop(0), hosts, counters)
+
+    def hosts(self):
+        """Return the process ids of all hosts, by name."""
+        return host_processes(os.getpid())
 
     def _recovered(self, counters, metrics):
         steps, updates, saves = self.progress_at_kill
@@ -92,3 +96,30 @@ class HostKiller(RecordingObserver):
 
     def stop_requested(self):
         return self.done
+
+
+class PidReporter:
+    """Reports the process id of its host."""
+
+    def __init__(self, host):
+        self.host = host
+
+    def gauges(self):
+        return {f"pid/{self.host}": os.getpid()}
+
+
+def with_pids(program):
+    """Add a PidReporter to the host of each node of the program; nodes of a group have no room for one."""
+    for name, node in list(program.nodes.items()):
+        node.host = name
+        program.add(f"pid_{name}", PidReporter, name)
+        program.nodes[f"pid_{name}"].host = name
+    return program
+
+
+class ReportedHostKiller(HostKiller):
+    """Kills hosts that are not children of this process, by the process ids that they report."""
+
+    def hosts(self):
+        prefix = "pid/"
+        return {k.removeprefix(prefix): int(v) for k, v in self.metrics.items() if k.startswith(prefix)}

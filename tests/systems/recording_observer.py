@@ -6,15 +6,17 @@ class RecordingObserver:
 
     def __init__(self):
         self.lines, self.notes, self.evaluations, self.state = [], [], [], {}
+        self.counters = None  # of the newest checkpoint or log line
 
     def log(self, counters, metrics):
+        self.counters = counters
         self.lines.append(metrics)
 
     def log_evaluation(self, counters, metrics):
         self.evaluations.append(metrics)
 
     def save(self, counters, state, last):
-        self.state = state
+        self.counters, self.state = counters, state
 
     def note(self, text):
         self.notes.append(text)

@@ -128,7 +128,8 @@ def test_env_that_always_fails_ends_the_run_with_its_id_and_the_first_traceback(
         run.run(tmp_path / "run", quiet=True)
     message = str(caught.value)
     assert caught.value.exit_code == 4 and "died 2 times" in message and "test:TracedEnv" in message
-    assert "the first time: OSError: the simulator crashed (in step())" in message and "\n" not in message
+    reason = "step() of env 'test:TracedEnv' raised OSError: the simulator crashed (traced_env.py, line"
+    assert f"the first time: EnvFailure: {reason}" in message and "\n" not in message
     assert "in _fail" in (tmp_path / "run" / "error.txt").read_text()
     summary = Summary.read(tmp_path / "run")
     assert summary.status == "failed" and summary.message == message and summary.restarts >= 1

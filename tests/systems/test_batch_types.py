@@ -21,7 +21,7 @@ from troop.core.exploration import Exploration, LinearSchedule
 from troop.core.peers import NO_PEERS, Peers
 from troop.envs import Toy
 from troop.experiment import Experiment
-from troop.algorithms import DQNConfig, PPOConfig
+from troop.algorithms import DQNConfig, R2D2Config
 from troop.systems import A3C, PQL, Apex, Gorila, OnPolicy, Sync
 
 
@@ -56,17 +56,25 @@ Experiment(Toy(), TrajectoryConfig(), Apex())  # wrong
 Experiment(Toy(), TrajectoryConfig(), Sync())  # wrong
 Experiment(Toy(), TrajectoryConfig(), Gorila())  # wrong
 Experiment(Toy(), TrajectoryConfig(), PQL())  # wrong
-Experiment(Toy(), PPOConfig(), Sync())  # wrong
 Experiment(Toy(), DQNConfig(), OnPolicy())  # wrong
 Experiment(Toy(), DQNConfig(), A3C())  # wrong
+Experiment(Toy(), R2D2Config(), Gorila())  # wrong
 """
 
 RIGHT = """
-from troop.algorithms import DQNConfig, FlashSACConfig, PPOConfig, RainbowConfig, SACConfig, TD3Config
+from troop.algorithms import (
+    DQNConfig,
+    FlashSACConfig,
+    PPOConfig,
+    R2D2Config,
+    RainbowConfig,
+    SACConfig,
+    TD3Config,
+)
 from troop.core.batch import Trajectory, Transition
 from troop.envs import Toy
 from troop.experiment import Experiment
-from troop.systems import A3C, PQL, Apex, Gorila, OnPolicy, Sync
+from troop.systems import A3C, PQL, SEED, Apex, Gorila, OnPolicy, Sync
 
 Experiment(Toy(), DQNConfig(), Apex())
 Experiment(Toy(), TD3Config(), Sync())
@@ -75,6 +83,8 @@ Experiment(Toy(), FlashSACConfig(), PQL())
 Experiment(Toy(), RainbowConfig(), Gorila())
 Experiment(Toy(), PPOConfig(), A3C())
 of_trajectories: Experiment[Trajectory] = Experiment(Toy(), PPOConfig(), OnPolicy())
+for system in (Apex(), Sync(), SEED()):
+    sequences: Experiment[Trajectory] = Experiment(Toy(), R2D2Config(), system)
 typed: Experiment[Transition] = Experiment(Toy(), DQNConfig(), Apex())
 """
 

@@ -14,7 +14,8 @@ from test_deaths import TRACED_APEX, run_with_kills
 from traced_env import check_replay_rows, steps_taken
 
 KILLS, SEED, THRESHOLD = 50, 4, 475.0
-TRAIN = ["train", "apex-dqn", "--env", "CartPole-v1", "--minutes", "30", "--run", "run", "--seed", "3"]
+RECIPES = {"apex-dqn": ["--env", "CartPole-v1"], "seed-vtrace": ["--env", "CartPole-v1", "--envs", "8"]}
+TRAIN = ["--minutes", "30", "--run", "run", "--seed", "3"]
 FLAGS = ["--engine.restarts", "1000", "--engine.checkpoint-s", "5", "--evaluation.seconds", "5"]
 
 
@@ -33,11 +34,13 @@ def test_rows_stay_intact_when_random_pairs_of_hosts_are_killed(tmp_path):
 @pytest.mark.timeout(3000)
 @pytest.mark.long
 @pytest.mark.reliability("K11")
-def test_apex_learns_cartpole_despite_fifty_kills(tmp_path):
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_cartpole_is_learned_despite_fifty_kills(recipe, tmp_path):
     pytest.importorskip("envpool")
     output = tmp_path / "output"
     process = subprocess.Popen(
-        [sys.executable, "-m", "troop", *TRAIN, *FLAGS], cwd=tmp_path, start_new_session=True,
+        [sys.executable, "-m", "troop", "train", recipe, *RECIPES[recipe], *TRAIN, *FLAGS],
+        cwd=tmp_path, start_new_session=True,
         stdout=output.open("w"), stderr=subprocess.STDOUT,
     )  # fmt: skip
     killed, pids, random_hosts = [], set(), random.Random(SEED)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from host_killer import HostKiller, host_processes
 
-from troop.algorithms import ImpalaConfig, PPOConfig
+from troop.algorithms import ImpalaConfig, PPOConfig, UnrealConfig
 from troop.core.engine import Until
 from troop.core.system import Evaluation, RunSettings
 from troop.engines import Inline, Processes
@@ -21,6 +21,7 @@ ALGORITHMS = {
     "impala": ImpalaConfig(length=5, hidden=(8,), normalize_observations=True, normalize_rewards=True),
     "lstm": ImpalaConfig(length=5, hidden=(8, 8), core="lstm", core_size=4),
     "ppo": PPOConfig(length=5, hidden=(8,), minibatches=2, epochs=2, normalize_observations=False),
+    "unreal": UnrealConfig(length=5, replay_length=20, hidden=(8, 8), core_size=4),
 }
 
 

@@ -4,15 +4,19 @@ import copy
 import dataclasses
 import os
 
+import numpy as np
 import pytest
 import torch
 from host_killer import HostKiller, host_processes
+from recording_observer import RecordingObserver
+from traced_env import TracedEnvConfig, steps_taken
 
-from troop.algorithms import ImpalaConfig, PPOConfig
+from troop.algorithms import ImpalaConfig, PPOConfig, UnrealConfig
 from troop.core.algorithm import Policy, PolicyOutput
 from troop.core.batch import Trajectory
 from troop.core.engine import Until
 from troop.core.errors import BadInput
+from troop.core.exploration import LinearSchedule
 from troop.core.system import Evaluation, RunSettings
 from troop.engines import Inline, Processes
 from troop.envs import Toy
@@ -20,7 +24,9 @@ from troop.replay.recorders.trajectories import TrajectoryRecorder
 from troop.replay.recorders.unrolls import UnrollRecorder
 from troop.replay.trajectory_queue import TrajectoryQueue
 from troop.roles.collector import Collector, EnvFactory
-from troop.roles.inference_server import InferenceServer, RunnerStep, select_step
+from troop.roles.env_runner import EnvRunner
+from troop.roles.inference_server import InferenceServer, select_step
+from troop.roles.runner_step import RunnerStep
 from troop.roles.weights import Weights
 from troop.systems import SEED
 
@@ -30,6 +36,7 @@ ALGORITHMS = {
     "impala": ImpalaConfig(length=5, hidden=(8,), normalize_observations=True, normalize_rewards=True),
     "lstm": ImpalaConfig(length=5, hidden=(8, 8), core="lstm", core_size=4),
     "ppo": PPOConfig(length=5, hidden=(8,), minibatches=2, epochs=2, normalize_observations=False),
+    "unreal": UnrealConfig(length=5, replay_length=20, hidden=(8, 8), core_size=4),
 }
 
 
@@ -39,7 +46,7 @@ def make_server(config, env, envs, queue, policy=None):
     weights = Weights()
     weights.publish(0, policy.state_dict())
     recorder = UnrollRecorder(envs, config.experience)
-    return InferenceServer(policy, recorder, config.exploration, queue, weights)
+    return InferenceServer(env.spec, policy, recorder, config.exploration, queue, weights)
 
 
 class KeepingQueue(TrajectoryQueue):
@@ -69,12 +76,12 @@ def test_server_side_unrolls_equal_those_of_an_actor_with_its_own_policy(algorit
     config = ALGORITHMS[algorithm]
     env = Toy("PointMass", 3, limit=4, autoreset=autoreset)
     queue = KeepingQueue()
-    server, simulator = make_server(config, env, 3, queue), env.make(7)
+    server, simulator = make_server(config, env, 3, queue), env.make_numpy(7)
     torch.manual_seed(1)
     server.register(0, 3)
-    step, ids = simulator.reset(7), torch.arange(3)
+    step, ids = simulator.reset(7), np.arange(3)
     for _ in range(32):
-        step = simulator.step(server.act(ids, RunnerStep.of(step)))
+        step = simulator.step(server.act(ids, ids * 0, RunnerStep.of(step)))
     torch.manual_seed(0)
     policy = config.policy(env.spec)
     recorder = TrajectoryRecorder(3, config.experience)
@@ -110,10 +117,10 @@ class Counting(Policy):
 def test_rows_of_any_composition_keep_their_state_and_stream():
     """Envs arrive in random subsets: every unroll has consecutive steps of one env, with its own state."""
     config = ALGORITHMS["impala"]
-    env, queue = Toy("Countdown", 6, limit=7, discrete=True, autoreset="next_step"), KeepingQueue()
+    env, queue = Toy("PointMass", 6, limit=7, discrete=True, autoreset="next_step"), KeepingQueue()
     server = make_server(config, env, 6, queue, Counting())
     simulators = [
-        Toy("Countdown", 1, limit=7, discrete=True, autoreset="next_step").make(s) for s in range(6)
+        Toy("PointMass", 1, limit=7, discrete=True, autoreset="next_step").make_numpy(s) for s in range(6)
     ]
     steps = [simulator.reset(seed) for seed, simulator in enumerate(simulators)]
     server.register(0, 6)
@@ -122,16 +129,16 @@ def test_rows_of_any_composition_keep_their_state_and_stream():
         ids = torch.randperm(6, generator=generator)[: 1 + int(torch.randint(6, (), generator=generator))]
         parts = [RunnerStep.of(steps[i]) for i in ids.tolist()]
         joined = RunnerStep(
-            {"obs": torch.cat([part.obs["obs"] for part in parts])},
+            {"obs": np.concatenate([part.obs["obs"] for part in parts])},
             None,
             *(
-                torch.cat([getattr(p, n) for p in parts])
+                np.concatenate([getattr(p, n) for p in parts])
                 for n in ("reward", "terminated", "truncated", "valid")
             ),
         )
         for i in ids.tolist():
             since[i] = 0 if bool(steps[i].started) else since[i]
-        actions = server.act(ids, joined)
+        actions = server.act(ids.numpy(), ids.numpy() * 0, joined)
         for row, i in enumerate(ids.tolist()):
             assert int(actions[row]) == since[i] % 2
             log[i].append((float(steps[i].obs["obs"][0, 0]), since[i]))
@@ -157,18 +164,18 @@ def test_rows_of_any_composition_keep_their_state_and_stream():
 
 def test_restarted_runner_gets_new_episodes_and_its_unfinished_unroll_is_dropped_and_counted():
     config, env, queue = ALGORITHMS["lstm"], Toy("Clock", 2, limit=50, discrete=True), KeepingQueue()
-    server, simulator, ids = make_server(config, env, 4, queue), env.make(0), torch.arange(2)
+    server, simulator, ids = make_server(config, env, 4, queue), env.make_numpy(0), np.arange(2)
     assert server.register(0, 2) == 0 and server.register(2, 2) == 0
     step = simulator.reset(0)
     for _ in range(3):
-        step = simulator.step(server.act(ids, RunnerStep.of(step)))
+        step = simulator.step(server.act(ids, ids * 0, RunnerStep.of(step)))
     other = simulator.reset(1)
-    server.act(ids + 2, RunnerStep.of(other))
+    server.act(ids + 2, ids * 0, RunnerStep.of(other))
     assert server.register(0, 2) == 1 and server.dropped_steps == 2 * 2  # the third has no result yet
     assert server.gauges()["inference/dropped_steps"] == 4
     step = simulator.reset(2)
     for _ in range(7):
-        step = simulator.step(server.act(ids, RunnerStep.of(step)))
+        step = simulator.step(server.act(ids, ids * 0 + 1, RunnerStep.of(step)))
     (trajectory,) = queue.added
     assert trajectory.started[0].all() and not trajectory.started[1:].any()
     assert server.recorder.time.tolist() == [1, 1, 0, 0]
@@ -178,11 +185,11 @@ def test_full_queue_makes_runners_wait_without_repeating_a_step():
     config, env = ALGORITHMS["impala"], Toy("Clock", 2, limit=50, discrete=True)
     queue = KeepingQueue()
     queue.capacity = 1
-    server, simulator, ids = make_server(config, env, 2, queue), env.make(0), torch.arange(2)
+    server, simulator, ids = make_server(config, env, 2, queue), env.make_numpy(0), np.arange(2)
     server.register(0, 2)
     step, waited, steps = simulator.reset(0), 0, 0
     while steps < 23:
-        action = server.act(ids, RunnerStep.of(step))
+        action = server.act(ids, ids * 0, RunnerStep.of(step))
         if action is None:
             waited += 1
             assert queue.sample(2) is not None
@@ -191,6 +198,85 @@ def test_full_queue_makes_runners_wait_without_repeating_a_step():
     assert waited == len(queue.added) == 4
     times = torch.cat([trajectory.obs["obs"][:-1, 0, 0] for trajectory in queue.added])
     assert torch.allclose(times.diff(), times.diff()[0].expand(19), atol=1e-6)  # no step twice, none missing
+
+
+def test_rows_of_a_replaced_process_are_neither_recorded_nor_acted_on():
+    """The old call of env 0 and the first one of its new process share a batch; env 2 is undisturbed."""
+    config, env, queue = ALGORITHMS["impala"], Toy("Clock", 1, limit=50, discrete=True), KeepingQueue()
+    server = make_server(config, env, 4, queue, Counting())
+    simulator, ids, own = env.make_numpy(0), np.array([0, 2]), np.array([0])
+    server.register(0, 2), server.register(2, 2)
+    step = simulator.reset(0)
+    for _ in range(3):
+        both = join_steps([step, step])
+        step = simulator.step(server.act(ids, ids * 0, both)[:1])
+    assert server.register(0, 2) == 1 and server.dropped_steps == 2
+    first = simulator.reset(1)
+    actions = server.act(np.array([0, 2, 0]), np.array([0, 0, 1]), join_steps([step, step, first]))
+    assert actions.tolist() == [0, 3 % 2, 0]  # the state of env 0 began anew, that of env 2 went on
+    assert server.recorder.time[[0, 2]].tolist() == [0, 3]
+    server.act(own, own * 0, RunnerStep.of(step))  # the old process alone
+    assert server.recorder.time[[0, 2]].tolist() == [0, 3] and server.acting[[0, 2]].all()
+    with pytest.raises(ValueError, match="twice"):
+        server.act(np.array([2, 2]), np.array([0, 0]), join_steps([step, step]))
+
+
+def test_server_that_was_restarted_accepts_runners_that_registered_before():
+    config, env, queue = ALGORITHMS["lstm"], Toy("Clock", 2, limit=50, discrete=True), KeepingQueue()
+    server, simulator, ids = make_server(config, env, 2, queue), env.make_numpy(0), np.arange(2)
+    step = simulator.reset(0)
+    for _ in range(6):
+        step = simulator.step(server.act(ids, ids * 0 + 3, RunnerStep.of(step)))
+    assert len(queue.added) == 1 and server.register(0, 2) == 4
+
+
+def join_steps(steps):
+    parts = [RunnerStep.of(step) for step in steps]
+    names = ("reward", "terminated", "truncated", "valid")
+    rows = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+    return RunnerStep({"obs": np.concatenate([part.obs["obs"] for part in parts])}, None, *rows)
+
+
+@pytest.mark.parametrize("algorithm", ["impala", "lstm"])
+def test_actions_do_not_depend_on_which_rows_are_joined(algorithm):
+    """Six envs act one by one, all together, and in random parts: same actions, same states."""
+    config = ALGORITHMS[algorithm]
+    env = Toy("PointMass", 1, limit=7, discrete=True, autoreset="next_step")
+    rng, results = np.random.default_rng(0), []
+    for composition in ("single", "all", "random"):
+        server = make_server(config, env, 6, KeepingQueue())
+        server.exploration = LinearSchedule(0.0, 0.0, 1)  # deterministic actions
+        server.explore = torch.zeros(6)
+        server.register(0, 6)
+        simulators = [env.make_numpy(seed) for seed in range(6)]
+        steps, actions = [simulator.reset(i) for i, simulator in enumerate(simulators)], []
+        for _ in range(30):
+            order = rng.permutation(6) if composition == "random" else np.arange(6)
+            cuts = {"single": range(1, 6), "all": [], "random": np.sort(rng.choice(range(1, 6), 2, False))}
+            row = np.zeros(6, int)
+            for part in np.split(order, list(cuts[composition])):
+                row[part] = server.act(part, part * 0, join_steps([steps[i] for i in part]))
+            steps = [simulators[i].step(row[i : i + 1]) for i in range(6)]
+            actions.append(row)
+        results.append((np.stack(actions), server.state))
+    for other, state in results[1:]:
+        assert np.array_equal(results[0][0], other)
+        for a, b in zip(*(torch.utils._pytree.tree_leaves(x) for x in (results[0][1], state)), strict=True):
+            assert a is None or torch.allclose(a, b, atol=1e-5)
+    assert 0.02 < results[0][0].mean() < 0.98, "the policy always returns the same action"
+
+
+def test_other_observations_of_a_runner_are_refused_with_both_shapes_and_its_name():
+    server = make_server(ALGORITHMS["impala"], ENV, 4, KeepingQueue())
+    with pytest.raises(BadInput, match=r"'obs' of runner7 is float32 \(3,\).*inference takes float32 \(1,\)"):
+        server.check_observations("runner7", {"obs": ("float32", (3,))})
+    with pytest.raises(BadInput, match=r"'speed' of runner0 is float32 \(1,\).*takes missing"):
+        server.check_observations("runner0", {"obs": ("float32", (1,)), "speed": ("float32", (1,))})
+    program = SEED(2, 1, 4).program(ALGORITHMS["impala"], ENV, SETTINGS)
+    other = EnvRunner("runner1", Toy("PointMass", 2, discrete=True), 2, 0, server, 0)
+    assert program.nodes["runner1"].build.args[0] == "runner1"
+    with pytest.raises(BadInput, match=r"runner1 is float32 \(2,\)"):
+        other.step()
 
 
 def rounds(host, count):
@@ -245,6 +331,38 @@ def test_killed_hosts_are_restarted_and_the_run_continues():
     result = engine.run(program, Until(minutes=3), 3, observer)
     assert result.status == "stopped", "the run ended before all kills of the plan"
     assert result.counters.restarts == sum(map(len, plan))
+    assert not host_processes(os.getpid())
+
+
+class StopAtUpdates(RecordingObserver):
+    """Requests a stop after some updates."""
+
+    updates = 0
+
+    def log(self, counters, metrics):
+        super().log(counters, metrics)
+        self.updates = counters.updates
+
+    def stop_requested(self):
+        return self.updates >= 40
+
+
+def test_runner_that_is_twenty_times_slower_does_not_hold_up_the_others(tmp_path):
+    """The first group that is made, of either runner, is slow; every other group goes on without it."""
+    env = TracedEnvConfig(str(tmp_path), envs=4, seconds=0.003, slow=(0,))
+    engine, observer = Processes(threads=1, log_s=0.05, checkpoint_s=1e9), StopAtUpdates()
+    program = SEED(3, 1, 4).program(ALGORITHMS["impala"], env, SETTINGS)
+    assert engine.run(program, Until(minutes=3), 3, observer).status == "stopped"
+    slow, *others = (steps for _, steps in sorted(steps_taken(tmp_path).items()))
+    assert slow >= 1 and sorted(others)[-4:][0] > 2 * slow  # the other runners' four groups
+
+
+def test_several_servers_divide_the_runners_and_feed_one_learner():
+    engine, observer = Processes(threads=1, log_s=0.05, checkpoint_s=1e9), StopAtUpdates()
+    program = SEED(4, 2, 4).program(ALGORITHMS["lstm"], ENV, SETTINGS)
+    assert engine.run(program, Until(minutes=3), 3, observer).status == "stopped"
+    rows = {name for line in observer.lines for name in line if name.endswith("/batch_rows")}
+    assert rows == {"inference/batch_rows", "inference1/batch_rows"}
     assert not host_processes(os.getpid())
 
 

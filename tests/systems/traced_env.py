@@ -11,6 +11,9 @@ from pathlib import Path
 import torch
 
 from troop.core.env import OBS, Discrete, EnvSpec, Field, Step
+from troop.core.numpy_view import NumPyView
+from troop.envs import EnvGuard
+from troop.envs.tensor_env import to_tensors
 
 EPISODE_STEPS = 37
 FAULT_STEP = 30  # step of an instance at which a fault happens
@@ -32,7 +35,7 @@ class TracedEnvConfig:
         return EnvSpec(self.id, {OBS: Field((3,))}, Discrete(2), self.envs)
 
     def make(self, seed, device="cpu"):
-        return TracedEnv(self)
+        return to_tensors(EnvGuard(NumPyView(TracedEnv(self))), device)
 
     def with_envs(self, envs):
         return dataclasses.replace(self, envs=envs)
@@ -73,18 +76,26 @@ class TracedEnv:
 
     def recv(self):
         time.sleep(self.config.seconds * (20 if self.instance in self.config.slow else 1))
-        if self.step_number == FAULT_STEP and self.config.faults:
-            number, _ = self._next_number("fault")
-            if number < len(self.config.faults):
-                os.pwrite(self.file, struct.pack("<qq", self.step_number, number + 1), 0)
-                self._fail(self.config.faults[number])
+        fault = self._next_fault() if self.step_number == FAULT_STEP and self.config.faults else None
+        self._fail(fault)
         reward = 2.0 * self.step_number + self.action.float()
         last = self.step_number % EPISODE_STEPS == EPISODE_STEPS - 1
         terminated = torch.full((self.config.envs,), last)
         self.step_number += 1
         os.pwrite(self.file, struct.pack("<q", self.step_number), 0)
         obs = self._obs()
+        if fault == "nan":
+            obs[OBS][0, 1] = float("nan")
+        if fault == "shape":
+            obs[OBS] = obs[OBS][:, :2]
         return Step(obs, obs, reward, terminated, torch.zeros_like(terminated), torch.ones_like(terminated))
+
+    def _next_fault(self):
+        number, _ = self._next_number("fault")
+        if number >= len(self.config.faults):
+            return None
+        os.pwrite(self.file, struct.pack("<qq", self.step_number, number + 1), 0)
+        return self.config.faults[number]
 
     def _fail(self, fault):
         if fault == "raise":

@@ -40,6 +40,8 @@ RUN_FILES = (
     ),
     File(f"{CHECKPOINTS}/*/*.safetensors", "Tensors of a checkpoint. The newest two checkpoints are kept."),
     File(f"{VIDEOS}/*", "Videos recorded by `troop play`.", rare=True),
+    File("policy.onnx", "The policy, written by `troop export` without `--out`.", rare=True),
+    File("policy.json", "Inputs and outputs of `policy.onnx`, its checksum.", rare=True),
     File("*tfevents*", "TensorBoard events; needs tensorboard."),
     File(LOCK, "Lock held while a process writes to the directory."),
     File("error.txt", "Traceback of an unexpected failure.", rare=True),

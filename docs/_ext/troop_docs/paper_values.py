@@ -494,6 +494,29 @@ _IMPALA = {
     "system.batch-size": Value(32),
 }
 
+_UNREAL = {
+    "env.envs": Value(1, "per worker"),
+    "env.last-step": Value(True),
+    "algorithm.length": Value(20),
+    "algorithm.gamma": Value(0.99),
+    "algorithm.pixel-control-gamma": Value(0.9),
+    "algorithm.pixel-cells": Value(20, "20x20 cells of 4x4 pixels"),
+    "algorithm.pixel-control-coef": Value(1e-3, "middle of the range 1e-4 to 1e-2 for Atari"),
+    "algorithm.reward-prediction-coef": Value(1.0),
+    "algorithm.value-replay-coef": Value(1.0),
+    "algorithm.entropy-coef": Value(0.002, "middle of the range 5e-4 to 1e-2"),
+    "algorithm.replay-length": Value(2000),
+    "algorithm.clip-rewards": Value(True),
+    "algorithm.net": Value("nips", "16 filters 8x8, 32 filters 4x4"),
+    "algorithm.torso-features": Value(256),
+    "algorithm.core": Value("lstm"),
+    "algorithm.core-size": Value(256),
+    "algorithm.max-grad-norm": Value(40.0, "of common implementations"),
+    "system.rmsprop.lr": Value(7e-4, "middle of the range 1e-4 to 5e-3"),
+    "system.rmsprop.decay": Value(0.99),
+    "system.rmsprop.eps": Value(0.1),
+}
+
 _BEAST = {
     "algorithm.length": Value(80),
     "algorithm.gamma": Value(0.99),
@@ -509,6 +532,26 @@ _BEAST = {
     "system.batch-size": Value(8),
     "env.last-step": Value(True),
     "env.envs": Value(1),
+}
+_NI = {
+    "algorithm.gamma": Value(0.99),
+    "algorithm.n-step": Value(1),
+    "algorithm.length": Value(64),
+    "algorithm.burn-in": Value(0, "", "a stored state needs one (R2D2); there sequences start from zero"),
+    "algorithm.tau": Value(0.005),
+    "algorithm.embedding": Value(64, "32 for the observation, 16 each for last action and reward"),
+    "algorithm.core-size": Value(128),
+    "algorithm.actor-hidden": Value((256, 256)),
+    "algorithm.critic-hidden": Value((256, 256)),
+    "algorithm.actor-lr": Value(3e-4),
+    "algorithm.critic-lr": Value(3e-4),
+    "algorithm.random-steps": Value(10_000, "ten episodes of 1,000 steps"),
+    "system.schedule.batch-size": Value(64, "sequences"),
+    "system.schedule.updates-per-step": Value(1.0, "per env step", PER_STEP),
+    "system.replay-capacity": Value(31_250, "sequences with 32 new steps each: a million steps"),
+    "system.priority.alpha": Value(0.0, "uniform"),
+    "env.last-step": Value(True),
+    "env.envs": Value(1, "", "more envs fill the replay from different episodes"),
 }
 _DD_PPO = {
     "algorithm.length": Value(128),
@@ -531,6 +574,20 @@ _DD_PPO = {
 }
 _DD_PPO_CITATION = "Wijmans et al. 2020, DD-PPO (arXiv 1911.00357), authors' code"
 
+_R2D2: dict[str, Value] = {
+    "algorithm.length": Value(120, "80 and a burn-in of 40"),
+    "algorithm.burn-in": Value(40),
+    "algorithm.gamma": Value(0.997),
+    "algorithm.n-step": Value(5),
+    "algorithm.eta": Value(0.9),
+    "algorithm.target-period": Value(2500),
+    "algorithm.lr": Value(1e-4),
+    "algorithm.eps": Value(1e-3),
+    "algorithm.rescale-values": Value(True),
+    "algorithm.core-size": Value(512),
+    "env.last-step": Value(True),
+}
+
 PAPERS: dict[str, Paper] = {
     "fasttd3": Paper(_FASTTD3_PAPER + ", MuJoCo Playground column", G1, CUDA, _FASTTD3),
     "fasttd3-paper": Paper(_FASTTD3_PAPER + ", MuJoCo Playground column", G1, CUDA, _FASTTD3),
@@ -552,6 +609,29 @@ PAPERS: dict[str, Paper] = {
     "td3-paper": Paper("Fujimoto et al. 2018, TD3 (arXiv 1802.09477), authors' code", None, CUDA, _TD3),
     "ddpg": Paper("Lillicrap et al. 2016, DDPG (arXiv 1509.02971)", None, CUDA, _DDPG),
     "ddpg-paper": Paper("Lillicrap et al. 2016, DDPG (arXiv 1509.02971)", None, CUDA, _DDPG),
+    "td3-gru": Paper(
+        "Ni et al. 2022, recurrent TD3 (arXiv 2110.05038), authors' code",
+        None,
+        CUDA,
+        _NI
+        | {
+            "algorithm.policy-noise": Value(0.2),
+            "algorithm.noise-clip": Value(0.5),
+            "algorithm.std-max": Value(0.1),
+            "algorithm.policy-delay": Value(1, "their code", "2 in TD3"),
+        },
+    ),
+    "sac-gru": Paper(
+        "Ni et al. 2022, recurrent SAC (arXiv 2110.05038), authors' code",
+        None,
+        CUDA,
+        _NI
+        | {
+            "algorithm.alpha-init": Value(1.0, "where alpha is learned"),
+            "algorithm.alpha-lr": Value(3e-4),
+            "algorithm.target-entropy-ratio": Value(1.0),
+        },
+    ),
     "sac": Paper("Haarnoja et al. 2018, SAC (arXiv 1812.05905), table 1", None, CUDA, _SAC),
     "td3-pixels": Paper(
         "Yarats et al. 2021, DrQ-v2 (arXiv 2107.09645), table 2", "CarRacing-v3", CUDA, _DRQ | _DRQ_NOISE
@@ -577,6 +657,7 @@ PAPERS: dict[str, Paper] = {
     "ppo-massive": Paper("Rudin et al. 2022 (arXiv 2109.11978) and rsl_rl", None, CUDA, _PPO_MASSIVE),
     "a2c": Paper("Mnih et al. 2016 (arXiv 1602.01783); OpenAI's synchronous code", "Pong-v5", "cpu", _A2C),
     "a3c": Paper("Mnih et al. 2016 (arXiv 1602.01783), section 8", "Pong-v5", "cpu", _A3C),
+    "unreal": Paper("Jaderberg et al. 2016, UNREAL (arXiv 1611.05397)", "Pong-v5", "cpu", _UNREAL),
     "impala": Paper("Espeholt et al. 2018 (arXiv 1802.01561), table G.1", "Pong-v5", "cpu", _IMPALA),
     "impala-lstm": Paper(
         "Espeholt et al. 2018 (arXiv 1802.01561), table G.1",
@@ -628,6 +709,55 @@ PAPERS: dict[str, Paper] = {
             "algorithm.core-size": Value(256),
             "system.batch-size": Value(32),
             "env.last-step": Value(True),
+        },
+    ),
+    "seed-sac": Paper(
+        "Espeholt et al. 2019, SEED RL (arXiv 1910.06591), SAC agent of the authors' code",
+        "CartpoleSwingup-v1",
+        "cuda",
+        {
+            "algorithm.gamma": Value(0.99),
+            "algorithm.n-step": Value(1),
+            "algorithm.tau": Value(0.1, "polyak 0.9"),
+            "algorithm.actor-lr": Value(3e-4),
+            "algorithm.critic-lr": Value(3e-4),
+            "system.batch-size": Value(256),
+            "system.replay.capacity": Value(1_000_000),
+            "system.replay.samples-per-insert": Value(4.0),
+            "system.replay.priority.alpha": Value(0.0, "uniform"),
+        },
+    ),
+    "r2d2": Paper(
+        "Kapturowski et al. 2019, R2D2 (ICLR), section 2.3 and table 2; the rest as Ape-X",
+        "Pong-v5",
+        "cpu",
+        _R2D2
+        | {
+            "algorithm.overlap": Value(80, "40 steps of two sequences of 80, and the burn-in"),
+            "algorithm.max-grad-norm": Value(40.0, "as Ape-X"),
+            "system.actors": Value(256, by_cores="cores - 2, at least 2, at most 256"),
+            "system.learner.batch-size": Value(64),
+            "system.replay-capacity": Value(100_000, "4 million observations, 40 new ones per sequence"),
+            "system.weight-sync-steps": Value(400),
+            "system.samples-per-insert": Value(0.0),
+            "system.priority.alpha": Value(0.9),
+            "system.priority.beta": Value(0.6),
+        },
+    ),
+    "seed-r2d2": Paper(
+        "Espeholt et al. 2019, SEED RL (arXiv 1910.06591), R2D2 agent of the authors' code on Atari",
+        "Pong-v5",
+        "cpu",
+        _R2D2
+        | {
+            "algorithm.overlap": Value(40),
+            "algorithm.max-grad-norm": Value(80.0),
+            "system.batch-size": Value(64),
+            "system.replay.capacity": Value(100_000),
+            "system.replay.learning-starts": Value(5_000),
+            "system.replay.samples-per-insert": Value(0.75),
+            "system.replay.priority.alpha": Value(0.9),
+            "system.replay.priority.beta": Value(0.6),
         },
     ),
     "dd-ppo": Paper(

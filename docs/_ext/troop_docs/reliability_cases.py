@@ -116,7 +116,9 @@ GROUPS: dict[str, dict[str, Fault]] = {
         "X1": Fault("pickle instead of a checkpoint", "refused, nothing is executed"),
         "X2": Fault("calls that execute data", "none in the package"),
         "X3": Fault("hostile tensor files and manifests", "refused"),
-        "X4": Fault("hostile ONNX files", "refused", not_applicable="Troop reads and writes no ONNX files"),
+        "X4": Fault(
+            "hostile ONNX files", "Troop reads none; those it writes need no other file and follow no link"
+        ),
         "X5": Fault("dashboard on all interfaces without token", "refused", not_applicable=_NO_DASHBOARD),
         "X6": Fault("ports", "bound to the loopback interface by default"),
         "X7": Fault("path traversal through the dashboard", "nothing is read", not_applicable=_NO_DASHBOARD),

@@ -7,17 +7,24 @@ from troop.algorithms.dqn import DQN, DQNConfig, DQNPolicy
 from troop.algorithms.flash_sac import FlashSAC, FlashSACConfig, FlashSACPolicy
 from troop.algorithms.impala import Impala, ImpalaConfig
 from troop.algorithms.ppo import PPO, PPOConfig
+from troop.algorithms.r2d2 import R2D2, R2D2Config, R2D2Policy
 from troop.algorithms.rainbow import Rainbow, RainbowConfig, RainbowPolicy
 from troop.algorithms.sac import SAC, SACConfig, SACPolicy
+from troop.algorithms.sac_gru import SACGRU, SACGRUConfig, SACGRUPolicy
 from troop.algorithms.td3 import TD3, TD3Config, TD3Policy
+from troop.algorithms.td3_gru import TD3GRU, TD3GRUConfig, TD3GRUPolicy
+from troop.algorithms.unreal import Unreal, UnrealConfig
 
 __all__ = [
     "APPO",
     "C51",
     "DQN",
     "PPO",
+    "R2D2",
     "SAC",
+    "SACGRU",
     "TD3",
+    "TD3GRU",
     "APPOConfig",
     "ActorCriticPolicy",
     "C51Config",
@@ -30,11 +37,19 @@ __all__ = [
     "Impala",
     "ImpalaConfig",
     "PPOConfig",
+    "R2D2Config",
+    "R2D2Policy",
     "Rainbow",
     "RainbowConfig",
     "RainbowPolicy",
     "SACConfig",
+    "SACGRUConfig",
+    "SACGRUPolicy",
     "SACPolicy",
     "TD3Config",
+    "TD3GRUConfig",
+    "TD3GRUPolicy",
     "TD3Policy",
+    "Unreal",
+    "UnrealConfig",
 ]

@@ -99,7 +99,8 @@ class ActorCriticPolicy(Policy):
         Continuous actions may lie outside of [-1, 1]; the env clips them.
         """
         x, _ = self.inputs(obs)
-        started = torch.zeros(1, len(explore), dtype=torch.bool, device=explore.device)
+        batch = next(iter(obs.values())).shape[0]
+        started = torch.zeros(1, batch, dtype=torch.bool, device=explore.device)
         features, state = self.features(x, state, started)
         outputs, exploring = self.distribution_outputs(features, obs), explore > 0
         action = self.distribution.sample(outputs) if exploring.any() else self.distribution.mode(outputs)

@@ -29,7 +29,7 @@ from troop.algorithms.requirements import continuous_control_reason
 from troop.core.algorithm import CompileMode, Policy, PolicyOutput, UpdateResult
 from troop.core.batch import NStep, State, Transition
 from troop.core.config import bounded
-from troop.core.env import OBS, PRIVILEGED, Continuous, EnvSpec, Obs, full_obs
+from troop.core.env import OBS, PRIVILEGED, Continuous, EnvSpec, Obs
 from troop.core.exploration import Exploration, PerEpisodeUniform, RandomStart
 from troop.core.peers import NO_PEERS, Peers
 from troop.functional import categorical, repeated_noise, tanh_normal
@@ -243,6 +243,11 @@ class FlashSACPolicy(Policy):
         if (random := explore.isinf()).any():
             sampled = torch.where(random.unsqueeze(-1), torch.rand_like(sampled) * 2 - 1, sampled)
         return PolicyOutput(torch.where(exploring.unsqueeze(-1), sampled, action), state)
+
+
+def full_obs(obs: Obs) -> Tensor:
+    """Concatenate the observations of policy and critics, [B, obs + privileged]."""
+    return torch.cat((obs[OBS], obs[PRIVILEGED]), -1) if PRIVILEGED in obs else obs[OBS]
 
 
 def build_critics(spec: EnvSpec, cfg: FlashSACConfig) -> FlashNetwork:

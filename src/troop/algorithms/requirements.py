@@ -53,6 +53,13 @@ def support_reason(atoms: int, v_min: float, v_max: float, normalize_rewards: bo
     return None
 
 
+def sequence_reason(length: int, overlap: int, burn_in: int) -> str | None:
+    """Require burn-in <= overlap < length: else sequences leave steps out, or never advance."""
+    if burn_in <= overlap < length:
+        return None
+    return f"sequences need burn_in <= overlap < length, not {burn_in}, {overlap} and {length}"
+
+
 def discrete_control_reason(spec: EnvSpec, torso: str, normalize_observations: bool) -> str | None:
     """Require discrete actions, and vectors or images [channels, height, width] of uint8 or float32."""
     if not isinstance(spec.action, Discrete):

@@ -44,7 +44,9 @@ def flop(critic: Sequence[int], actor: Sequence[int], delay: int = 2) -> int:
     return round(2 * (critic_update + actor_update / delay))
 
 
-def learner(critic: Sequence[int], actor: Sequence[int], device: str, compile: bool) -> TD3:
+def learner(
+    critic: Sequence[int], actor: Sequence[int], device: str, compile: bool, amp: bool = False
+) -> TD3:
     """As it is after its first thousand updates, when the normalizer has become steady."""
     cfg = TD3Config(
         critic_hidden=tuple(critic),
@@ -53,6 +55,7 @@ def learner(critic: Sequence[int], actor: Sequence[int], device: str, compile: b
         v_min=-10.0,
         v_max=10.0,
         compile=compile,
+        amp=amp,
     )
     made = cfg.algorithm(
         EnvSpec("bench", {"obs": Field((OBS_WIDTH,))}, Continuous(ACTIONS), 1), device=device

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from troop.bench.timing import Report
 
 ENGINES = ("processes", "ray")
-WITH_PARTS = ("system", "async")
+WITH_PARTS = ("system", "async", "central")
 EPILOG = """\
 examples:
   troop bench learner --threads 1                    updates per second of each algorithm
@@ -27,6 +27,7 @@ examples:
   troop bench onpolicy                               advantages, updates and loops of PPO
   troop bench system transport --seconds 3           latency and bandwidth between processes
   troop bench async workers                          workers that average gradients, preemption
+  troop bench central inference                      round trip to the inference server of SEED
   troop bench all --json                             everything except system, as JSON lines
 """
 
@@ -61,14 +62,15 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "what",
-        choices=["learner", "replay", "loop", "actor", "onpolicy", "system", "async", "all"],
+        choices=["learner", "replay", "loop", "actor", "onpolicy", "system", "async", "central", "all"],
         help="what to measure",
     )
     parser.add_argument(
         "parts",
         nargs="*",
         help="parts of system: transport, apex, scaling, ray, start (default: all of these), pql, learning; "
-        "of async: impala, buffering, workers, actors (default: all)",
+        "of async: impala, buffering, workers, actors (default: all); of central: inference, images, "
+        "runners, light, memory (default: all)",
     )
     parser.add_argument(
         "--threads", type=int, default=0, help="torch threads of learner and replay (default: all cores)"
@@ -142,10 +144,11 @@ def _system_args(args: Namespace) -> BenchArgs:
 
 
 def _measure_system(options: Namespace, args: BenchArgs) -> Iterator[list[BenchResult]]:
-    from troop.bench.system.parts import ASYNC_PARTS, DEFAULT_PARTS, PARTS
+    from troop.bench.system.parts import ASYNC_PARTS, CENTRAL_PARTS, DEFAULT_PARTS, PARTS
     from troop.logs.status_line import StatusLine
 
-    names = options.parts or (ASYNC_PARTS if options.what == "async" else DEFAULT_PARTS)
+    defaults = {"async": ASYNC_PARTS, "central": CENTRAL_PARTS}
+    names = options.parts or defaults.get(options.what, DEFAULT_PARTS)
     for number, name in enumerate(names, 1):
         with StatusLine(f"measuring {name}, part {number} of {len(names)}"):
             results = PARTS[name](args)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import itertools
 import platform
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from troop.cli.parse import Parser, echo
+from troop.cli.parse import Parser
 from troop.core.errors import BadInput
+
+if TYPE_CHECKING:
+    from troop.experiment import Experiment
+    from troop.systems import SEED
 
 DESCRIPTION = """\
 Print what this machine offers: cores, memory, disk, CUDA devices, installed libraries.
@@ -32,6 +38,7 @@ EXTRAS = {
     "matplotlib": "trooprl[plots]",
     "mujoco": "trooprl[video]",
     "imageio": "trooprl[video]",
+    "onnx": "trooprl[export]",
 }  # library: the extra that installs it
 
 
@@ -49,14 +56,21 @@ def run(argv: list[str]) -> int:
     for flag, value in (("--envs", args.envs), ("--replay-capacity", args.replay_capacity)):
         if value is not None and value < 1:
             raise BadInput(f"{flag} is {value}; it must be at least 1.")
-    _print_machine()
-    _print_libraries()
+    lines = itertools.chain(_machine(), _libraries())
     if args.env:
-        _print_estimate(args.recipe, args.env, args.envs, args.device, args.replay_capacity)
+        lines = itertools.chain(
+            lines, _estimate(args.recipe, args.env, args.envs, args.device, args.replay_capacity)
+        )
+    from troop.logs.status_line import StatusLine
+
+    with StatusLine("loading libraries") as status:
+        for line in lines:
+            status.print(line)
+            status.update("measuring" if args.env else "looking for libraries")
     return 0
 
 
-def _print_machine() -> None:
+def _machine() -> Iterator[str]:
     import psutil
     import torch
 
@@ -65,72 +79,102 @@ def _print_machine() -> None:
     from troop.engines.runtime import cores
 
     memory = psutil.virtual_memory()
-    echo(f"python     {platform.python_version()} on {platform.system()} {platform.machine()}")
-    echo(f"cores      {cores()} usable; torch uses {torch.get_num_threads()} threads by default")
+    yield f"python     {platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield f"cores      {cores()} usable; torch uses {torch.get_num_threads()} threads by default"
     usable = f"{free_memory() / 1e9:.1f} GB free for this process"
-    echo(f"memory     {usable}; the machine has {memory.total / 1e9:.1f} GB")
-    echo(f"disk       {shutil.disk_usage(Path.cwd()).free / 1e9:.1f} GB free in the current directory")
+    yield f"memory     {usable}; the machine has {memory.total / 1e9:.1f} GB"
+    yield f"disk       {shutil.disk_usage(Path.cwd()).free / 1e9:.1f} GB free in the current directory"
     bf16 = "has bf16 units" if bf16_units("cpu") else "no bf16 units: --amp would be 100 times slower"
-    echo(f"cpu        {torch.backends.cpu.get_cpu_capability()}; {bf16}")
+    yield f"cpu        {torch.backends.cpu.get_cpu_capability()}; {bf16}"
     if not torch.cuda.is_available():
-        echo("cuda       torch finds no device: use --device cpu; recipes then choose small networks")
+        yield "cuda       torch finds no device: use --device cpu; recipes then choose small networks"
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
         bf16 = "bf16" if bf16_units(f"cuda:{index}") else "no bf16"
         name = torch.cuda.get_device_name(index)
-        echo(f"cuda:{index}     {name}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free, {bf16}")
+        yield f"cuda:{index}     {name}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free, {bf16}"
     compiler, installed = cpp_compiler()
-    echo(f"compile    {compiler if installed else f'{compiler} is not installed: --compile needs it'}")
+    yield f"compile    {compiler if installed else f'{compiler} is not installed: --compile needs it'}"
 
 
-def _print_libraries() -> None:
+def _libraries() -> Iterator[str]:
     for name, extra in EXTRAS.items():
         if importlib.util.find_spec(name) is not None:
-            echo(f"{name:10} {importlib.metadata.version(name)}")
+            yield f"{name:10} {importlib.metadata.version(name)}"
         else:
-            echo(f"{name:10} not installed" + (f": pip install '{extra}'" if extra else ""))
+            yield f"{name:10} not installed" + (f": pip install '{extra}'" if extra else "")
     if sys.platform == "linux":
         import ctypes.util
 
         egl = ctypes.util.find_library("EGL")
         cure = "MuJoCo needs EGL: apt-get install libegl1 libgl1-mesa-dri"
-        echo(f"video      {'EGL is installed' if egl else cure}")
+        yield f"video      {'EGL is installed' if egl else cure}"
 
 
-def _print_estimate(recipe: str, env: str, envs: int | None, device: str, capacity: int | None) -> None:
+def _estimate(recipe: str, env: str, envs: int | None, device: str, capacity: int | None) -> Iterator[str]:
     from troop import api
+    from troop.core.batch import TrajectorySpec
     from troop.env_memory import bytes_per_copy, count_copies
     from troop.replay.storage.ring import Layout
+    from troop.systems import SEED
 
     experiment = api.make_experiment(recipe, env, envs, device)
     experiment.check()
     spec = experiment.env.spec
-    system: Any = experiment.system
-    rows = capacity or system.replay_capacity
+    rows, batch_size = _stored_rows(experiment, capacity), _batch_size(experiment)
     layout = Layout.of(spec)
     shapes = {name: field.shape for name, field in spec.obs.items()}
-    echo(f"\n{recipe} on {spec.id}: {spec.envs} envs, observations {shapes}, {spec.action}")
+    yield f"\n{recipe} on {spec.id}: {spec.envs} envs, observations {shapes}, {spec.action}"
     for sentence in experiment.unread_observations():
-        echo(f"unread     {sentence}")
+        yield f"unread     {sentence}"
     total = rows * layout.row_bytes / 1e9
-    echo(f"replay     {rows:,} rows x {layout.row_bytes} bytes = {total:.3f} GB on {device}")
+    store = "rollouts" if isinstance(experiment.algorithm.experience, TrajectorySpec) else "replay"
+    yield f"{store:10} {rows:,} rows x {layout.row_bytes} bytes = {total:.3f} GB on {device}"
+    if isinstance(experiment.system, SEED):
+        yield from _central(experiment.system, experiment)
     training, evaluation = count_copies(experiment)
     each = bytes_per_copy(experiment.env)
     copies = f"{training:,} for training and {evaluation:,} for evaluation x {each / 1e6:.1f} MB (measured)"
-    echo(f"envs       {copies} = {(training + evaluation) * each / 1e9:.3f} GB")
+    yield f"envs       {copies} = {(training + evaluation) * each / 1e9:.3f} GB"
     algorithm = experiment.algorithm.algorithm(spec, device="cpu")
     modules = [algorithm.policy, *([algorithm.critic] if hasattr(algorithm, "critic") else [])]
     weights = sum(parameter.numel() for module in modules for parameter in module.parameters())
     gigabytes = weights * 20 / 1e9  # five float32: weight, gradient, two moments, target
-    echo(f"learner    {weights:,} weights; with gradients, moments and targets {gigabytes:.3f} GB")
-    batch_size = _batch_size(system)
+    yield f"learner    {weights:,} weights; with gradients, moments and targets {gigabytes:.3f} GB"
     # Two observations per row in float32; the activations take about twice as much again.
     activations = batch_size * sum(spec.width(name) for name in spec.obs) * 4 * 6 / 1e9
-    echo(f"batch      {batch_size:,} rows: about {activations:.3f} GB with the activations of the networks")
+    yield f"batch      {batch_size:,} rows: about {activations:.3f} GB with the activations of the networks"
 
 
-def _batch_size(system: Any) -> int:  # noqa: ANN401 - any system
-    for name in ("schedule", "learner"):
-        if hasattr(system, name):
-            return int(getattr(system, name).batch_size)
-    return int(system.batch_size)
+def _central(system: SEED, experiment: Experiment[Any]) -> Iterator[str]:
+    """Yield the memory of the processes of SEED; other systems hold a policy in every one."""
+    from troop.central_memory import runner_bytes, server_bytes
+
+    env, envs = experiment.env, system.runners // system.servers * experiment.env.envs
+    runner, server = runner_bytes(env), server_bytes(experiment.algorithm, env, envs)
+    yield f"runners    {system.runners} x {runner / 1e6:.0f} MB with their envs (measured)"
+    yield f"servers    {system.servers} x {server / 1e6:.0f} MB with the unrolls of {envs:,} envs (measured)"
+
+
+def _stored_rows(experiment: Experiment[Any], capacity: int | None) -> int:
+    """Return the steps in the replay; of a system without one, those of the trajectories that it holds."""
+    from troop.core.batch import TrajectorySpec
+
+    system: Any = experiment.system
+    experience = experiment.algorithm.experience
+    if isinstance(experience, TrajectorySpec):
+        if capacity is not None:
+            raise BadInput(f"--replay-capacity is {capacity}, but {experiment.recipe} has no replay.")
+        copies = getattr(system, "queue_size", 1) * getattr(system, "learners", 1)
+        return int(copies * _batch_size(experiment))
+    rows = capacity or getattr(system, "replay_capacity", 0) or system.replay.capacity
+    return int(rows * getattr(experience, "length", 1))
+
+
+def _batch_size(experiment: Experiment[Any]) -> int:
+    """Return the rows of one batch; a batch of trajectories has the steps of each of its env streams."""
+    system: Any = experiment.system
+    holders = [getattr(system, name, None) for name in ("schedule", "learner")]
+    sizes = [holder.batch_size for holder in (*holders, system) if hasattr(holder, "batch_size")]
+    rows = int(sizes[0]) if sizes else experiment.env.envs
+    return rows * int(getattr(experiment.algorithm.experience, "length", 1))

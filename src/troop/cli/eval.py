@@ -68,7 +68,7 @@ def run(argv: list[str]) -> int:
             status.update(f"step {step:,}: {ended} of {args.episodes} episodes have ended")
 
         policy = load_policy(args.run, args.device, args.env, args.allow, allow_older=args.allow_older)
-        print(f"checkpoint {policy.checkpoint}", file=sys.stderr if args.json else sys.stdout)
+        status.print(f"checkpoint {policy.checkpoint}", sys.stderr if args.json else sys.stdout)
         result = evaluate_policy(policy, args.episodes, args.seed, args.device, args.explore, show)
     if args.json:
         echo(json.dumps(result))

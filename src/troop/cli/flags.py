@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import itertools
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from troop.core.config import flags, suggest
@@ -149,13 +150,32 @@ def field_docs(kind: type) -> dict[str, str]:
     """The docstring below each field of a dataclass and of its bases, on one line."""
     docs = {}
     for base in reversed([base for base in kind.__mro__ if dataclasses.is_dataclass(base)]):
-        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        assert isinstance(definition, ast.ClassDef)
-        for field, text in itertools.pairwise(definition.body):
+        definition = _classes(inspect.getfile(base)).get(base.__qualname__)
+        for field, text in itertools.pairwise(definition.body if definition else ()):
             match field, text:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
                     docs[name] = " ".join(doc.split())
     return docs
+
+
+@functools.cache
+def _classes(file: str) -> dict[str, ast.ClassDef]:
+    """Return the classes in a source file by their qualified names; parsing it once for all saves time."""
+    found: dict[str, ast.ClassDef] = {}
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            inner = prefix
+            if isinstance(child, ast.ClassDef):
+                found[prefix + child.name] = child
+                inner = f"{prefix}{child.name}."
+            elif isinstance(child, ast.FunctionDef):
+                inner = f"{prefix}{child.name}.<locals>."
+            if isinstance(child, ast.stmt):
+                visit(child, inner)
+
+    visit(ast.parse(Path(file).read_text(encoding="utf-8")), "")
+    return found
 
 
 def _auto_switches(config: DataclassInstance, path: str) -> Iterator[str]:

@@ -16,6 +16,7 @@ VERBS = {
     "suite": "train recipes on a list of tasks and report normalised returns",
     "eval": "evaluate a trained policy",
     "play": "record a video of a trained policy",
+    "export": "write a trained policy as an ONNX file",
     "envs": "list envs",
     "recipes": "list recipes",
     "doctor": "check this machine, and estimate the memory of a run",

@@ -61,7 +61,7 @@ def run(argv: list[str]) -> int:
             status.update(f"{frame} of at most {args.frames} frames, step {step:,}")
 
         policy = load_policy(args.run, env=args.env, allow=args.allow, allow_older=args.allow_older)
-        echo(f"checkpoint {policy.checkpoint}")
+        status.print(f"checkpoint {policy.checkpoint}")
         episode = record_video(
             policy.env, policy.act, seed=args.seed, frames=args.frames, steps=args.steps, on_frame=show
         )

@@ -61,6 +61,7 @@ MANY_HOSTS = (
     "monobeast",
     "polybeast",
     "pql",
+    "r2d2",
     "seed",
 )
 

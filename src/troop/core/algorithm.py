@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from troop.core.batch import Experience, State, Transition
+from troop.core.batch import Experience, State, Trajectory, Transition
 from troop.core.env import EnvSpec, Obs
 from troop.core.exploration import Exploration
 from troop.core.peers import Peers
@@ -98,6 +98,13 @@ class Algorithm(Protocol[B]):
 
 
 @runtime_checkable
+class KeepsExperience(Protocol):
+    """An algorithm with experience of its own, which copies of a learner do not share; optional."""
+
+    own_state: tuple[str, ...]  # keys of `state_dict` that belong to this copy alone
+
+
+@runtime_checkable
 class CompilableAlgorithm(Protocol):
     """An algorithm whose losses can be compiled between two updates; optional, for `compile = "auto"`."""
 
@@ -137,6 +144,15 @@ class AlgorithmConfig(Protocol[B]):
 
     def algorithm(self, spec: EnvSpec, peers: Peers = ..., device: str = "cpu") -> Algorithm[B]:
         """Build the learner on `device`."""
+        ...
+
+
+@runtime_checkable
+class PrioritizesSequences(Protocol):
+    """An algorithm config that computes initial priorities of sequences; optional."""
+
+    def initial_priority(self, sequences: Trajectory) -> Tensor:
+        """Return the priorities [B] of new sequences from what the policy returned while acting."""
         ...
 
 

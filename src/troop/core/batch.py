@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from troop.core.env import Obs
 
 Batch = TypeVar("Batch", "Transition", "Rollout", "Trajectory")
+PER_STREAM = ("priority", "weight", "index")  # fields of a Trajectory with one value per stream
 
 State = dict[str, Any] | None
 """Recurrent state of a policy: nested dicts of tensors [rows, ...]; None for a policy without memory."""
@@ -69,6 +70,11 @@ class Rollout:
         """Return the rollout on the host, itself if it is there."""
         return self.to("cpu")
 
+    @property
+    def rows(self) -> int:
+        """Number of rows that a replay counts: those that are not closing rows."""
+        return int((~self.closing).sum())
+
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
@@ -92,6 +98,9 @@ class Trajectory:
     extras: dict[str, Tensor] = field(default_factory=dict)
     """What the policy returned with each action, [T, B, ...], such as log_prob and value; "version" is the
     policy's version, "episode_return" the discounted return of the episode up to this step."""
+    priority: Tensor | None = None  # [B]: initial priorities of sequences; None: the replay chooses them
+    weight: Tensor | None = None  # [B]: importance weights of sampled sequences; None means ones
+    index: Tensor | None = None  # [B]: ids for `PrioritizedSource.reprioritize`, on the host
 
     @property
     def length(self) -> int:
@@ -109,8 +118,17 @@ class Trajectory:
         return sum(x.nbytes for x in pytree.tree_leaves(fields) if isinstance(x, Tensor))
 
     def to(self, device: torch.device | str) -> Trajectory:
-        """Return the trajectory on `device`, itself if both are the CPU."""
-        return _move(self, torch.device(device))
+        """Return the trajectory on `device`, itself if both are the CPU; `index` stays on the host."""
+        return _move(self, torch.device(device), host_field="index")
+
+    def cpu(self) -> Trajectory:
+        """Return the trajectory on the host, itself if it is there."""
+        return self.to("cpu")
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that a replay counts: each env stream is one sequence."""
+        return len(self)
 
     def columns(self, index: Tensor) -> Trajectory:
         """Return the streams `index` (int64, distinct) in this order."""
@@ -131,7 +149,11 @@ class Trajectory:
             final_index=(step * len(index) + column)[kept],
             state=pytree.tree_map_only(Tensor, lambda x: x[index], self.state),
             extras={name: x[:, index] for name, x in self.extras.items()},
+            **{name: None if x is None else x[index.to(x.device)] for name, x in self._per_stream().items()},
         )
+
+    def _per_stream(self) -> dict[str, Tensor | None]:
+        return {name: getattr(self, name) for name in PER_STREAM}
 
 
 def join_trajectories(parts: list[Trajectory]) -> Trajectory:
@@ -166,7 +188,13 @@ def join_trajectories(parts: list[Trajectory]) -> Trajectory:
         final_index=torch.cat(index),
         state=_join_states([part.state for part in parts]),
         extras=beside_each("extras", 1),
+        **{name: _join_optional([getattr(part, name) for part in parts]) for name in PER_STREAM},
     )
+
+
+def _join_optional(tensors: list[Tensor | None]) -> Tensor | None:
+    present = [x for x in tensors if x is not None]
+    return torch.cat(present) if len(present) == len(tensors) else None
 
 
 def _join_states(states: list[State]) -> State:
@@ -206,9 +234,14 @@ class NStep:
         1 / (1 - gamma^steps) times the largest return of an episode. Rewards are scaled down by that much, or
         such values would lie outside of a critic's support, where all actions are equal.
         """
-        if not (steps and self.scale_rewards_to and self.bootstrap_on_truncation and self.gamma < 1):
+        if not self.bootstrap_on_truncation:
             return self
-        return dataclasses.replace(self, scale_rewards_to=self.scale_rewards_to * (1 - self.gamma**steps))
+        return dataclasses.replace(self, scale_rewards_to=_scale(self.scale_rewards_to, self.gamma, steps))
+
+
+def _scale(bound: float | None, gamma: float, steps: int | None) -> float | None:
+    """Return `scale_rewards_to` for a time limit of `steps` steps: see `NStep.within_time_limit`."""
+    return bound * (1 - gamma**steps) if bound and steps and gamma < 1 else bound
 
 
 @dataclass(frozen=True)
@@ -219,4 +252,34 @@ class TrajectorySpec:
     gamma: float = 0.99
 
 
-Experience = NStep | TrajectorySpec
+@dataclass(frozen=True)
+class SequenceSpec:
+    """Batch specification: sequences of `length` steps, sampled from a replay, discounted by `gamma`.
+
+    A sequence is a Trajectory whose steps belong to one episode: it ends with the episode, and rows after
+    that are not valid. The successor of each step is the next entry of `obs`, also at a time limit. The last
+    `overlap` steps of a sequence are the first ones of the next. The first `burn_in` steps only bring the
+    recurrent state up to date; those of an episode's first sequence are not valid, so that every step of the
+    episode is learned from.
+    """
+
+    length: int
+    overlap: int = 0
+    burn_in: int = 0
+    gamma: float = 0.99
+    scale_rewards_to: float | None = None  # divide rewards so that discounted returns stay within this
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for sequences that would leave out steps or never advance."""
+        if not 0 <= self.burn_in <= self.overlap < self.length:
+            raise ValueError(
+                f"sequences need 0 <= burn-in <= overlap < length, not {self.burn_in}, {self.overlap} and "
+                f"{self.length}"
+            )
+
+    def within_time_limit(self, steps: int | None) -> SequenceSpec:
+        """Return the specification for episodes of at most `steps` steps, as `NStep.within_time_limit`."""
+        return dataclasses.replace(self, scale_rewards_to=_scale(self.scale_rewards_to, self.gamma, steps))
+
+
+Experience = NStep | TrajectorySpec | SequenceSpec

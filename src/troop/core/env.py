@@ -6,13 +6,15 @@ know how a backend resets its envs.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # a process that only steps envs does not import torch
+    import torch
+    from torch import Tensor
 
-Obs = dict[str, Tensor]
+Obs = dict[str, "Tensor"]
 """Named observations, each [N, ...]: images and vectors. `privileged`, where the env provides it, is an
 additional input for the critic and does not repeat the others; all others are inputs of the policy too. An
 env whose observations are all vectors has them in one, `obs`; else `obs` is the first image."""
@@ -22,12 +24,7 @@ ACTION_MASK = "action_mask"
 """Observation [N, actions] with 1 for each discrete action that the env allows now, 0 for the others."""
 
 
-def full_obs(obs: Obs) -> Tensor:
-    """Concatenate the observations of policy and critics, [B, obs + privileged]."""
-    return torch.cat((obs[OBS], obs[PRIVILEGED]), -1) if PRIVILEGED in obs else obs[OBS]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Field:
     """Shape and dtype of one row of a named observation, without the leading axis of envs.
 
@@ -38,8 +35,21 @@ class Field:
     """
 
     shape: tuple[int, ...]
-    dtype: torch.dtype = torch.float32
-    stack: int = 1
+    dtype_name: str  # the same in NumPy and torch, such as "uint8"
+    stack: int
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype | str = "float32", stack: int = 1) -> None:
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "dtype_name", str(dtype).removeprefix("torch."))
+        object.__setattr__(self, "stack", stack)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in torch, which is imported only here."""
+        import torch
+
+        dtype: torch.dtype = getattr(torch, self.dtype_name)
+        return dtype
 
     @property
     def frame(self) -> tuple[int, ...]:
@@ -94,7 +104,7 @@ class EnvSpec:
     def width(self, name: str = OBS) -> int:
         """Number of elements in one row of a named observation; 0 if the env does not have it."""
         field = self.obs.get(name)
-        return 0 if field is None else int(torch.Size(field.shape).numel())
+        return 0 if field is None else math.prod(field.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,11 @@ def abandon(thread_id: int) -> None:
     _abandoned.add(thread_id)
 
 
+def forget_calls(thread_id: int) -> None:
+    """Remove the call of a thread whose run has ended; a thread that acted for it may hang in it for ever."""
+    _calls.pop(thread_id, None)
+
+
 class env_call:  # noqa: N801 - a context manager, used like a function
     """Marks the enclosed code as a call of `method` of the env `env`.
 
@@ -69,7 +74,7 @@ class env_call:  # noqa: N801 - a context manager, used like a function
     KeyboardInterrupt and exceptions of engines, which are BaseExceptions, pass unchanged.
     """
 
-    __slots__ = ("_call", "_outer", "_thread")
+    __slots__ = ("_call", "_thread")
 
     def __init__(self, env: str, method: str) -> None:
         thread = threading.get_ident()
@@ -77,17 +82,15 @@ class env_call:  # noqa: N801 - a context manager, used like a function
         self._thread = _acting_for.get(thread, thread)
 
     def __enter__(self) -> None:
-        self._outer = _calls.get(self._thread)
-        if self._outer is None:
-            _calls[self._thread] = self._call
+        _calls.setdefault(self._thread, self._call)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         while self._thread in _abandoned:
             time.sleep(3600)
-        if self._outer is None:
-            _calls.pop(self._thread, None)
+        if _calls.get(self._thread) is self._call:
+            del _calls[self._thread]
         passed = TroopError | EnvFailure | MemoryError
         if isinstance(error, Exception | SystemExit) and not isinstance(error, passed):
             raise EnvFailure(f"{self._call} raised {describe_error(error)}") from error

@@ -72,9 +72,14 @@ class Node:
         return cast(NodeKind, getattr(self.build.make, "kind", passive))
 
     @property
+    def light(self) -> bool:
+        """Whether the role's class is `light`: it needs no torch, so that its process starts without it."""
+        return bool(getattr(self.build.make, "light", False))
+
+    @property
     def group_ref(self) -> GroupRef | None:
         """The node's place in a group; None if it is in none."""
-        return next((item for item in _leaves(self.build) if isinstance(item, GroupRef)), None)
+        return next((item for item in leaves(self.build) if isinstance(item, GroupRef)), None)
 
 
 @dataclass(frozen=True)
@@ -162,10 +167,10 @@ class Program:
 
 def references(value: object) -> list[Ref]:
     """Return all Refs inside nested builds, lists, tuples and dicts."""
-    return [item for item in _leaves(value) if isinstance(item, Ref)]
+    return [item for item in leaves(value) if isinstance(item, Ref)]
 
 
-def _leaves(value: object) -> Iterator[object]:
+def leaves(value: object) -> Iterator[object]:
     """Yield what nested builds, lists, tuples and dicts contain."""
     if isinstance(value, Build):
         value = [*value.args, *value.kwargs.values()]
@@ -173,7 +178,7 @@ def _leaves(value: object) -> Iterator[object]:
         value = list(value.values())
     if isinstance(value, list | tuple):
         for item in value:
-            yield from _leaves(item)
+            yield from leaves(item)
     else:
         yield value
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 P = ParamSpec("P")
@@ -111,8 +112,23 @@ class Prefetch(Generic[P, T]):
         return self._futures.popleft().result() if self.ready() else None
 
 
+@dataclass(frozen=True)
+class BatchLimits:
+    """How many rows an engine joins into one call of a batched method, and how long calls wait for others.
+
+    A call waits until `max_rows` rows wait, at most `deadline_s`. With 0 seconds it is joined with the calls
+    that are there already; with infinity only full batches are made, as in SEED's own code.
+    """
+
+    max_rows: int = 1 << 62
+    deadline_s: float = 0.0
+
+
 def batched(method: F) -> F:
-    """Mark a method as row-wise in all its arguments: an engine may concatenate the rows of waiting calls."""
+    """Mark a method as row-wise in all its arguments: an engine may concatenate the rows of waiting calls.
+
+    The attribute `batch_limits` of the role, if it has one, limits the batches.
+    """
     method.batched = True  # type: ignore[attr-defined]
     return method
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from typing import Literal
 
 from troop.core.config import bounded
 from troop.core.engine import Checkpoint, Counters, FileSink, Result, RunObserver, Until
-from troop.core.env_calls import EnvFailure
+from troop.core.env_calls import EnvFailure, forget_calls
 from troop.core.errors import EnvFault, TrainingFault
 from troop.core.program import Program, Schedule
 from troop.core.role import Metrics
@@ -191,3 +192,4 @@ class InlineDriver:
         with self.monitor.during("closing"):
             for text in self.host.close() if hasattr(self, "host") else []:
                 self.observer.note(text)
+        forget_calls(threading.get_ident())  # a member of a group may still hang in its env

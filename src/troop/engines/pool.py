@@ -49,6 +49,11 @@ class HostHandle:
         return any(node.schedule is not None for node in self.nodes)
 
     @property
+    def light(self) -> bool:
+        """Whether no node of the host needs torch."""
+        return all(node.light for node in self.nodes)
+
+    @property
     def alive(self) -> bool:
         """Whether a process or actor currently runs the host."""
         return self.control is not None

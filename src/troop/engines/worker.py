@@ -148,7 +148,8 @@ class Worker:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 break
-            if self.transport.receive(remaining) and not self.dispatcher.serve():
+            received = self.transport.receive(min(remaining, self.dispatcher.due_in()))
+            if not self.dispatcher.serve() and received:
                 self._woken = True  # by a command of the driver
 
     def _step_all(self) -> bool:
@@ -171,7 +172,8 @@ class Worker:
 
     def _backoff(self) -> None:
         """No role had work: sleep until a message arrives, at most for the next time of BACKOFF_S."""
-        remaining = seconds = BACKOFF_S[min(self._idle_rounds, len(BACKOFF_S) - 1)]
+        seconds = BACKOFF_S[min(self._idle_rounds, len(BACKOFF_S) - 1)]
+        remaining = seconds = min(seconds, self.dispatcher.due_in())
         self._idle_rounds += 1
         began = time.perf_counter()
         while remaining > 0 and not self.stopping and not self._woken:

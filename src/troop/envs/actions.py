@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from troop.core.env import Continuous, Discrete
 from troop.core.errors import BadInput
@@ -31,16 +30,16 @@ class ActionBounds:
             np.where(free, -1, low).astype(low.dtype), np.where(free, 1, high).astype(low.dtype), shape
         )
 
-    def rescale(self, action: Tensor) -> np.ndarray:
+    def rescale(self, action: np.ndarray) -> np.ndarray:
         """Clip `action` to [-1, 1] and rescale it to the bounds; -1 and 1 map to them without rounding."""
-        scaled = action.detach().cpu().numpy().astype(self.low.dtype, copy=True)
+        scaled = action.astype(self.low.dtype, copy=True)
         np.clip(scaled, -1, 1, out=scaled)
         if not self._is_unit_box:
             # A weighted mean of both bounds is exact at -1 and 1.
             scaled = 0.5 * (1 - scaled) * self.low + 0.5 * (1 + scaled) * self.high
         return scaled
 
-    def to_env(self, action: Tensor) -> np.ndarray:
+    def to_env(self, action: np.ndarray) -> np.ndarray:
         """Return actions [N, size] in the units and the shape of the backend, [N, *shape]."""
         return self.rescale(action).reshape(len(action), *self.shape)
 
@@ -64,9 +63,9 @@ class DiscreteActions:
     factors: tuple[int, ...] = ()
     shape: tuple[int, ...] = ()
 
-    def to_env(self, action: Tensor) -> np.ndarray:
+    def to_env(self, action: np.ndarray) -> np.ndarray:
         """Return action indices [N] as the backend takes them, [N, *shape]."""
-        index = action.detach().cpu().numpy()
+        index = action
         if self.factors:
             index = np.stack(np.unravel_index(index, self.factors), -1).reshape(len(index), *self.shape)
         actions: np.ndarray = (index + self.start).astype(self.dtype)

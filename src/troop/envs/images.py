@@ -35,13 +35,13 @@ def channels_first_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     if len(shape) == 2:
         return (1, *shape)
     frames, (a, b, c) = math.prod(shape[:-3]), shape[-3:]
-    return (frames * c, a, b) if _is_channels_last(shape) else (frames * a, b, c)
+    return (frames * c, a, b) if is_channels_last(shape) else (frames * a, b, c)
 
 
 def to_channels_first(array: np.ndarray) -> np.ndarray:
     """Convert images [N, ...] to [N, C, H, W]; shares memory with `array` where possible."""
     shape = array.shape[1:]
-    if len(shape) > 2 and _is_channels_last(shape):
+    if len(shape) > 2 and is_channels_last(shape):
         array = np.moveaxis(array, -1, -3)
     return array.reshape(len(array), *channels_first_shape(shape))
 
@@ -64,6 +64,6 @@ def check_image_shape(shape: tuple[int, ...], id: str) -> None:
         )
 
 
-def _is_channels_last(shape: tuple[int, ...]) -> bool:
+def is_channels_last(shape: tuple[int, ...]) -> bool:
     """Whether the last axis is shorter than both axes before it; if not, the first of the three is C."""
     return shape[-1] < min(shape[-3], shape[-2])

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from troop.core.env import PRIVILEGED, Continuous, EnvConfig, EnvSpec, Obs
+from troop.core.env import OBS, PRIVILEGED, Continuous, EnvConfig, EnvSpec, Obs
 from troop.core.errors import BadInput
 from troop.envs.actions import ActionConverter
 from troop.envs.envpool.adapter import EnvPool
@@ -30,6 +30,7 @@ class EnvInterface:
     converter: ObsConverter | None = None
     actions: ActionConverter | None = None
     frames: FrameConfig = field(default_factory=FrameConfig)
+    hide: tuple[int, ...] = ()  # columns of `obs` of the backend that are not in the spec
 
     def read(self, raw: Any) -> tuple[Obs, bool, bool]:  # noqa: ANN401 - arrays, dicts and tuples of arrays
         """Return named rows, whether `raw` was one row, and whether its images remain to be stacked.
@@ -44,8 +45,11 @@ class EnvInterface:
                 if (named := self._read_named(raw)) is None:
                     raise
                 return *named, False
-            frames = {k: self.frames.convert(x) if x.dim() == 4 else x for k, x in rows.items()}
-            return frames, single, self.frames.stack > 1
+            if self.hide:
+                columns = [column for column in range(rows[OBS].shape[1]) if column not in self.hide]
+                rows[OBS] = rows[OBS][:, columns]
+            frames = {k: self.frames.convert(x) if x.ndim == 4 else x for k, x in rows.items()}
+            return {k: _tensor(x) for k, x in frames.items()}, single, self.frames.stack > 1
         if (named := self._read_named(raw)) is None:
             expected = ", ".join(f"'{name}' {shape}" for name, shape in self.spec.shapes(False).items())
             raise BadInput(
@@ -68,9 +72,9 @@ class EnvInterface:
 
     def write(self, action: Tensor) -> np.ndarray:
         """Return actions [N, ...] of a policy in the units, dtype and shape of the backend."""
-        if self.actions is not None:
-            return self.actions.to_env(action)
         action = action.detach().cpu()
+        if self.actions is not None:
+            return self.actions.to_env(action.numpy())
         return (action.clamp(-1, 1) if isinstance(self.spec.action, Continuous) else action).numpy()
 
 
@@ -78,7 +82,7 @@ def find_interface(env: EnvConfig) -> EnvInterface:
     """Return the interface of an env config."""
     spec = without_last_step(env.spec)
     if isinstance(env, EnvPool | Gymnasium):
-        return EnvInterface(spec, env.layout.converter, env.layout.actions, env.frames)
+        return EnvInterface(spec, env.layout.converter, env.layout.actions, env.frames, env.hide)
     return EnvInterface(spec)
 
 

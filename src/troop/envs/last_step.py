@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
 
-from troop.core.env import Continuous, Discrete, EnvSpec, Field, Obs, Step, VectorEnv
+from troop.core.env import Continuous, Discrete, EnvSpec, Field
+from troop.core.numpy_env import NumPyEnv, NumPyObs, NumPyStep
 
 LAST_ACTION, LAST_REWARD = "last_action", "last_reward"
 
@@ -26,56 +25,57 @@ def without_last_step(spec: EnvSpec) -> EnvSpec:
     return dataclasses.replace(spec, obs=obs)
 
 
-def last_step_rows(action: Tensor, reward: Tensor, kind: Continuous | Discrete) -> Obs:
+def last_step_rows(action: np.ndarray, reward: np.ndarray, kind: Continuous | Discrete) -> NumPyObs:
     """Return both observations [N, ...] of actions [N, ...] and rewards [N], which are clipped to [-1, 1]."""
     if isinstance(kind, Continuous):
-        rows = action.float().clamp(-1, 1)
+        rows = action.clip(-1, 1).astype(np.float32)
     else:
-        rows = functional.one_hot(action, kind.choices).float()
-    return {LAST_ACTION: rows, LAST_REWARD: reward.float().clamp(-1, 1).unsqueeze(-1)}
+        rows = (action[:, None] == np.arange(kind.choices)).astype(np.float32)
+    return {LAST_ACTION: rows, LAST_REWARD: reward.clip(-1, 1).astype(np.float32)[:, None]}
 
 
 class LastStepEnv:
-    """A VectorEnv whose observations contain the action and reward that led to them; 0 at episode starts."""
+    """A NumPyEnv whose observations contain the action and reward that led to them; 0 at episode starts."""
 
-    def __init__(self, env: VectorEnv) -> None:
+    def __init__(self, env: NumPyEnv) -> None:
         self.env, self.spec = env, with_last_step(env.spec)
-        self._action: Tensor | None = None
+        self.notes: list[str] = getattr(env, "notes", [])
+        self._action: np.ndarray | None = None
 
-    def reset(self, seed: int) -> Step:
+    def reset(self, seed: int) -> NumPyStep:
         """Start a new episode in every env; all rows have `valid` False."""
         step = self.env.reset(seed)
-        obs = step.obs | self._zeros(len(step.reward), step.reward.device)
+        obs = step.obs | self._zeros(len(step.reward))
         return dataclasses.replace(step, obs=obs, next_obs=obs)
 
-    def send(self, action: Tensor) -> None:
+    def send(self, action: np.ndarray) -> None:
         """Start a step."""
         self._action = action
         self.env.send(action)
 
-    def recv(self) -> Step:
+    def recv(self) -> NumPyStep:
         """Return the result of the last `send`."""
         step = self.env.recv()
         assert self._action is not None
         rows = last_step_rows(self._action, step.reward, self.spec.action)
-        first = {name: x.masked_fill(step.started.unsqueeze(1), 0.0) for name, x in rows.items()}
-        obs = step.obs | first
+        started = step.started[:, None]
+        obs = step.obs | {name: np.where(started, np.float32(0), x) for name, x in rows.items()}
         next_obs = obs if step.next_obs is step.obs else step.next_obs | rows
         return dataclasses.replace(step, obs=obs, next_obs=next_obs)
 
-    def step(self, action: Tensor) -> Step:
+    def step(self, action: np.ndarray) -> NumPyStep:
         """`send` followed by `recv`."""
         self.send(action)
         return self.recv()
 
-    def restart(self, rows: Tensor) -> Obs:
+    def restart(self, rows: np.ndarray) -> NumPyObs:
         """Restart the envs `rows` and return their first observations."""
-        return self.env.restart(rows) | self._zeros(len(rows), rows.device)
+        return self.env.restart(rows) | self._zeros(len(rows))
 
     def close(self) -> None:
         """Close the wrapped env."""
         self.env.close()
 
-    def _zeros(self, rows: int, device: torch.device) -> Obs:
+    def _zeros(self, rows: int) -> NumPyObs:
         names = (LAST_ACTION, LAST_REWARD)
-        return {name: torch.zeros(rows, *self.spec.obs[name].shape, device=device) for name in names}
+        return {name: np.zeros((rows, *self.spec.obs[name].shape), np.float32) for name in names}

@@ -1,4 +1,4 @@
-"""Conversion of a backend's nested observation arrays to `Obs`: float32 vectors and channels-first images."""
+"""Conversion of a backend's nested arrays to `NumPyObs`: float32 vectors and channels-first images."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from troop.core.env import OBS, PRIVILEGED, Field, Obs
+from troop.core.env import OBS, PRIVILEGED, Field
 from troop.core.errors import BadInput
+from troop.core.numpy_env import NumPyObs
 from troop.envs.images import (
     MAX_ONE_HOT_CHANNELS,
     channels_first_shape,
@@ -35,7 +34,7 @@ class ObsArray:
     choices: int = 0  # one_hot: number of values
     min_value: int = 0  # one_hot: smallest value
     skip_columns: int = 0  # vector: leading columns to drop because another array contains them
-    dtype: torch.dtype = torch.uint8  # image
+    dtype: Literal["uint8", "float32"] = "uint8"  # image
     stack: int = 1  # image: number of frames, oldest first
     channel_choices: tuple[int, ...] = ()  # categorical_image: number of values of each channel
 
@@ -72,22 +71,22 @@ class ObsConverter:
         """Raises BadInput if the arrays of env `id` contain no supported `obs`."""
         _check_supported(arrays, id)
         self.id = id
-        self._groups: dict[str, list[ObsArray]] = {}
+        self.groups: dict[str, list[ObsArray]] = {}
         for array in arrays:
-            self._groups.setdefault(array.name, []).append(array)
-        self.fields: dict[str, Field] = {name: _field(group) for name, group in self._groups.items()}
+            self.groups.setdefault(array.name, []).append(array)
+        self.fields: dict[str, Field] = {name: _field(group) for name, group in self.groups.items()}
 
-    def convert(self, raw: Any, device: torch.device) -> Obs:  # noqa: ANN401 - nested arrays of any backend
+    def convert(self, raw: Any) -> NumPyObs:  # noqa: ANN401 - nested arrays of any backend
         """Convert the observations of all rows; does not modify `raw`, but may share its memory."""
-        return {name: self._concatenate(raw, group).to(device) for name, group in self._groups.items()}
+        return {name: self._concatenate(raw, group) for name, group in self.groups.items()}
 
-    def read_rows(self, raw: Any, skip: Collection[str] = ()) -> tuple[Obs, bool]:  # noqa: ANN401
+    def read_rows(self, raw: Any, skip: Collection[str] = ()) -> tuple[NumPyObs, bool]:  # noqa: ANN401
         """Convert one observation or a batch of them; return the rows, and whether it was one.
 
         Arrays with a name in `skip` are not read. Raises BadInput with the key of an array that is missing
         or has another shape.
         """
-        arrays = [array for name, group in self._groups.items() if name not in skip for array in group]
+        arrays = [array for name, group in self.groups.items() if name not in skip for array in group]
         first = self._read_array(raw, arrays[0])
         single = first.shape == arrays[0].shape
         nested: dict[str | int, Any] = {}
@@ -101,13 +100,13 @@ class ObsConverter:
                 )
             _insert(nested, array.path, values[None] if single else values)
         root: Any = nested if arrays[0].path else nested[""]
-        groups = {name: group for name, group in self._groups.items() if name not in skip}
+        groups = {name: group for name, group in self.groups.items() if name not in skip}
         return {name: self._concatenate(root, group) for name, group in groups.items()}, single
 
     def _read_array(self, raw: Any, array: ObsArray) -> np.ndarray:  # noqa: ANN401
         try:
             value = _lookup(raw, array.path)
-            values: np.ndarray = value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+            values: np.ndarray = np.asarray(value.cpu() if hasattr(value, "cpu") else value)
         except (KeyError, IndexError, TypeError) as error:
             raise BadInput(f"The observation of env '{self.id}' has no{_brackets(array.path)}.") from error
         is_number = array.encoding == "one_hot" and not np.issubdtype(values.dtype, np.integer)
@@ -119,13 +118,13 @@ class ObsConverter:
             )
         return values
 
-    def _concatenate(self, raw: Any, group: list[ObsArray]) -> Tensor:  # noqa: ANN401
+    def _concatenate(self, raw: Any, group: list[ObsArray]) -> np.ndarray:  # noqa: ANN401
         if group[0].is_image:
-            return torch.from_numpy(_convert_image(raw, group))
+            return _convert_image(raw, group)
         if len(group) == 1 and group[0].encoding != "one_hot":
             values = _lookup(raw, group[0].path)
             flat = values.reshape(len(values), -1)[:, group[0].skip_columns :]
-            return torch.from_numpy(np.ascontiguousarray(flat, dtype=np.float32))
+            return np.ascontiguousarray(flat, dtype=np.float32)
         parts = [_lookup(raw, array.path) for array in group]
         joined = np.empty((len(parts[0]), sum(array.width for array in group)), dtype=np.float32)
         start = 0
@@ -136,7 +135,7 @@ class ObsConverter:
                 columns[:] = _one_hot(values, array)
             else:
                 columns[:] = values.reshape(len(values), -1)[:, array.skip_columns :]
-        return torch.from_numpy(joined)
+        return joined
 
 
 def assign_names(arrays: Sequence[ObsArray]) -> list[ObsArray]:
@@ -188,12 +187,12 @@ def _convert_image(raw: Any, group: list[ObsArray]) -> np.ndarray:  # noqa: ANN4
         pixels = one_hot_channels(values, image.channel_choices)
     else:
         pixels = to_channels_first(values)
-    dtype = np.uint8 if image.dtype == torch.uint8 else np.float32
+    dtype = np.dtype(image.dtype)
     if len(group) == 1:
         return np.ascontiguousarray(pixels, dtype=dtype)
     joined = np.empty((len(pixels), sum(array.width for array in group), *pixels.shape[2:]), dtype=dtype)
     joined[:, : image.width] = pixels
-    maximum = 255 if dtype is np.uint8 else 1
+    maximum = 255 if dtype == np.uint8 else 1
     start = image.width
     for array in group[1:]:
         one_hot = _one_hot(_lookup(raw, array.path), array)

@@ -30,10 +30,10 @@ def vtrace(
     T - 1 `next_value` is the bootstrap value. Rows that are not steps have v = V and A = 0 if their reward,
     discount, value and trace are 0.
     """
-    rho = log_ratio.exp()
-    inputs = (rho, reward, discount, value, next_value, trace)
+    inputs = (log_ratio, reward, discount, value, next_value, trace)
     if use_kernel(*inputs):
         return vtrace_kernel(inputs, (rho_bar, c_bar, pg_rho_bar, trace_lambda))
+    rho = log_ratio.exp()
     delta = rho.clamp_max(rho_bar) * (torch.addcmul(reward, discount, next_value) - value)
     decay = (discount * trace).mul_(trace_lambda) * rho.clamp_max(c_bar)
     correction = delta.clone()  # v - V

@@ -25,11 +25,15 @@ class MetricName:
 _SEVERAL_HOSTS = "engines processes and ray"
 _MANY = "more than 8 nodes of one kind"
 _PQL = ("pql",)
-_APEX = ("apex",)
 _SERVERS = ("gorila", "a3c")
 _ACTORS = ("apex", "pql", "impala")
 _LAGGING = (*_ACTORS, "seed")
 _QUEUES = ("impala", "seed")
+_SEQUENCES = "SEED: algorithms that learn from sequences"
+_APEX_SEQUENCES = "Ape-X: algorithms that learn from sequences"
+_SAMPLED = ("sync", "apex", "gorila", "seed")
+_RATE_LIMITED = ("apex", "seed")
+_STAMPED = ("apex", *_QUEUES)
 _REPLAYS = ("sync", "apex", "gorila", "pql", *_QUEUES)
 
 GROUPS: dict[str, tuple[MetricName, ...]] = {
@@ -60,8 +64,21 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
         ),
         MetricName("loss/critic", "", "Loss of the critics or of the Q network."),
         MetricName(
-            "loss/policy", "", "Loss of the policy.", condition="TD3, SAC, FlashSAC, PPO, IMPALA, APPO"
+            "loss/policy",
+            "",
+            "Loss of the policy.",
+            condition="TD3, SAC, FlashSAC, PPO, IMPALA, APPO, UNREAL",
         ),
+        MetricName(
+            "loss/pixel_control",
+            "",
+            "Loss of pixel control per step, summed over cells; 0 without images.",
+            condition="UNREAL",
+        ),
+        MetricName(
+            "loss/reward_prediction", "nat", "Loss of reward prediction per step.", condition="UNREAL"
+        ),
+        MetricName("loss/value_replay", "", "Loss of value replay per step.", condition="UNREAL"),
         MetricName("value/mean", "return", "Mean of the targets that the critics regress on."),
         MetricName(
             "policy/saturation",
@@ -77,7 +94,10 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
         ),
         MetricName("policy/alpha", "return/nat", "SAC's temperature.", condition="SAC, FlashSAC"),
         MetricName(
-            "policy/entropy", "nat", "Entropy of the policy.", condition="SAC, FlashSAC, PPO, IMPALA, APPO"
+            "policy/entropy",
+            "nat",
+            "Entropy of the policy.",
+            condition="SAC, FlashSAC, PPO, IMPALA, APPO, UNREAL",
         ),
         MetricName(
             "policy/kl", "nat", "KL divergence from the policy before the update.", condition="PPO, APPO"
@@ -133,22 +153,36 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
             _REPLAYS,
         ),
         MetricName("<replay>/capacity", "rows", "Rows that fit.", _REPLAYS),
-        MetricName("queue/bytes", "bytes", "Size of the trajectories that wait for the learner.", _QUEUES),
+        MetricName(
+            "queue/bytes",
+            "bytes",
+            "Size of the trajectories that wait for the learner.",
+            _QUEUES,
+            "not for algorithms that learn from sequences",
+        ),
         MetricName(
             "<replay>/sample_age",
             "rows",
-            "Rows added since the rows of the last batches were added, mean.",
-            ("sync", "apex", "gorila"),
+            "Rows added since the rows of the last batches were added, mean; sequences: env steps.",
+            _SAMPLED,
+            _SEQUENCES,
         ),
         MetricName(
             "replay/sample_age_s",
             "s",
             "The same in seconds, at the present rate of env steps.",
-            ("sync", "apex", "gorila"),
+            _SAMPLED,
+            _SEQUENCES,
         ),
-        MetricName("<replay>/samples_per_insert", "", "Rows sampled per row inserted.", _APEX),
         MetricName(
-            "<replay>/samples_per_insert_target", "", "The ratio that the limiter keeps; 0: no limit.", _APEX
+            "<replay>/samples_per_insert", "", "Rows sampled per row inserted.", _RATE_LIMITED, _SEQUENCES
+        ),
+        MetricName(
+            "<replay>/samples_per_insert_target",
+            "",
+            "The ratio that the limiter keeps; 0: no limit.",
+            _RATE_LIMITED,
+            _SEQUENCES,
         ),
     ),
     "Actors and weights": (
@@ -164,9 +198,10 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
             "policy/data_lag",
             "updates",
             "Updates by which the policies that collected a batch were behind, mean over its steps.",
-            _QUEUES,
+            _STAMPED,
+            _APEX_SEQUENCES,
         ),
-        MetricName("policy/data_lag_max", "updates", "The largest of these.", _QUEUES),
+        MetricName("policy/data_lag_max", "updates", "The largest of these.", _STAMPED, _APEX_SEQUENCES),
         MetricName("critic/version", "updates", "Updates at the last publication of the critics.", _PQL),
         MetricName(
             "critic/policy_lag",

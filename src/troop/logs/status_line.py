@@ -25,11 +25,19 @@ class StatusLine:
         self._terminal = self._stream.isatty()
         self._interval_s = interval_s or (TERMINAL_INTERVAL_S if self._terminal else PIPE_INTERVAL_S)
         self._start, self._ended = time.monotonic(), threading.Event()
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._print_until_end, daemon=True)
 
     def update(self, text: str) -> None:
         """Replace the text; it is printed at the next interval."""
         self._text = text
+
+    def print(self, text: str, stream: TextIO | None = None) -> None:
+        """Print a line of the result to `stream`, by default standard output; a terminal shows it alone."""
+        with self._lock:
+            if self._terminal:
+                self._write("\r\x1b[2K")
+            print(text, file=stream or sys.stdout, flush=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -44,7 +52,8 @@ class StatusLine:
     def _print_until_end(self) -> None:
         while not self._ended.wait(self._interval_s):
             line = f"{printable(self._text)} ({duration(time.monotonic() - self._start)})"
-            self._write(f"\r\x1b[2K{line}" if self._terminal else f"{line}\n")
+            with self._lock:
+                self._write(f"\r\x1b[2K{line}" if self._terminal else f"{line}\n")
 
     def _write(self, text: str) -> None:
         try:

@@ -13,12 +13,15 @@ from troop.recipes import (
     flash_sac,
     gorila,
     impala,
+    memory,
     pixels,
     ppo,
     pql,
+    r2d2,
     sac,
     seed,
     simbav2,
+    unreal,
 )
 from troop.recipes.outside import load_recipe
 from troop.recipes.recipe import Recipe, RecipeArgs
@@ -28,6 +31,7 @@ _MODULES = (
     simbav2,
     sac,
     pixels,
+    memory,
     flash_sac,
     ddpg_sync,
     dqn,
@@ -39,6 +43,8 @@ _MODULES = (
     appo,
     data_parallel,
     seed,
+    r2d2,
+    unreal,
 )
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for module in _MODULES for recipe in module.RECIPES}
 

@@ -1,19 +1,24 @@
-"""SEED RL and PolyBeast: IMPALA's learner with central inference."""
+"""SEED RL and PolyBeast: IMPALA's or SAC's learner with central inference."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from troop import envs
-from troop.algorithms import ImpalaConfig
-from troop.core.batch import Trajectory
+from troop.algorithms import ImpalaConfig, SACConfig
+from troop.core.batch import Trajectory, Transition
 from troop.core.engine import Until
 from troop.engines import Processes
 from troop.engines.runtime import cores
 from troop.experiment import Experiment
+from troop.recipes.cpu import PRIORITY, with_auto_compile
 from troop.recipes.env import resolve_atari, resolve_env, with_threads
 from troop.recipes.impala import FRAMES, MONOBEAST, MONOBEAST_STEPS, SMALL, with_last_step
 from troop.recipes.recipe import Recipe, RecipeArgs
+from troop.recipes.sac import cpu_algorithm
+from troop.replay.prioritized import PriorityConfig
+from troop.replay.sequences import ServedReplay
 from troop.systems import SEED
 
 DEFAULT_ENV = "CartPole-v1"
@@ -88,7 +93,37 @@ def polybeast(args: RecipeArgs) -> Experiment[Trajectory]:
     )
 
 
+SAC_DEFAULT_ENV = "CartpoleSwingup-v1"
+# The authors' code, SAC agent: transitions, batches of 256, a uniform replay of a million, each row sampled
+# four times. SACConfig's defaults are their networks and learning rates; target networks follow with tau 0.1.
+SAC_REPLAY = ServedReplay(1_000_000, 10_000, 4.0, PriorityConfig(), save=True)
+
+
+def seed_sac(args: RecipeArgs) -> Experiment[Transition]:
+    """Return the authors' settings on a GPU; on a CPU the small networks and priorities of `sac`."""
+    env, family = resolve_env(args, SAC_DEFAULT_ENV, 32)
+    algorithm, replay = SACConfig(tau=0.1, random_steps=10_000), SAC_REPLAY
+    if args.on_cpu:
+        algorithm = with_auto_compile(cpu_algorithm(family))
+        replay = dataclasses.replace(SAC_REPLAY, learning_starts=1_000, priority=PRIORITY)
+    return Experiment(
+        with_threads(env, 1),
+        algorithm,
+        SEED(runners(), batch_size=256, prefetch=2, publish_every=2, replay=replay),
+        Processes(),
+        until=Until(minutes=10),
+        device=args.device,
+        recipe="seed-sac",
+    )
+
+
 RECIPES = [
+    Recipe(
+        "seed-sac",
+        "SEED RL's SAC (Espeholt et al. 2019): central inference, replay of transitions",
+        SAC_DEFAULT_ENV,
+        seed_sac,
+    ),
     Recipe(
         "seed-vtrace",
         "SEED RL (Espeholt et al. 2019): runners without networks, central inference, V-trace",

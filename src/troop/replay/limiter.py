@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from torch import Tensor
 
-from troop.core.batch import Rollout, Transition
-from troop.core.flow import ReplayBuffer
+from troop.core.batch import Rollout, Trajectory, Transition
+from troop.core.flow import PrioritizedSource, ReplayBuffer, Store
 from troop.core.remote import zero_copy
 from troop.core.role import Metrics
 
@@ -51,11 +51,18 @@ class Limiter:
         return self.sampled / max(1, self.inserted - self.warmup)
 
 
+Batch = TypeVar("Batch", Transition, Trajectory)
+
+
+class SampledStore(Store[Any, Any], PrioritizedSource, Protocol):
+    """A replay of rows or of sequences; one sequence counts as one row."""
+
+
 class RateLimited:
     """A replay behind a Limiter: a RateLimitedSink for actors and a Source for learners."""
 
     def __init__(
-        self, replay: ReplayBuffer, limiter: Limiter, save: bool = True, name: str = "replay"
+        self, replay: SampledStore, limiter: Limiter, save: bool = True, name: str = "replay"
     ) -> None:
         self.replay, self.limiter, self.save, self.name = replay, limiter, save, name
         self.notes: list[str] = []
@@ -65,11 +72,11 @@ class RateLimited:
         return True if self.limiter.may_insert() else None
 
     @zero_copy
-    def add(self, rollout: Rollout) -> None:
+    def add(self, rollout: Rollout | Trajectory) -> None:
         """Add all rows whatever the limiter allows: rows that were sent are never dropped."""
         rollout = rollout.cpu()
         self.replay.add(rollout)
-        self.limiter.inserted += int((~rollout.closing).sum())
+        self.limiter.inserted += rollout.rows
 
     def end_streams(self, streams: Tensor | None = None) -> None:
         """The next rows of these streams (None: all) do not continue their last ones."""
@@ -79,11 +86,11 @@ class RateLimited:
         """End all streams: actors continued while this host was down."""
         self.end_streams()
 
-    def sample(self, rows: int) -> Transition | None:
+    def sample(self, rows: int) -> Any:  # noqa: ANN401 - a Transition, or a Trajectory of sequences
         """Return a batch; None while the replay has too few rows or the learner is ahead of the actors."""
         return self._limited(self.replay.sample, rows)
 
-    def _limited(self, sample: Callable[[int], Transition | None], rows: int) -> Transition | None:
+    def _limited(self, sample: Callable[[int], Batch | None], rows: int) -> Batch | None:
         """Return `sample(rows)` if the limiter allows it, and count the rows."""
         batch = sample(rows) if self.limiter.may_sample(rows) else None
         self.limiter.sampled += 0 if batch is None else rows
@@ -157,11 +164,11 @@ class RatioLimited(RateLimited):
         super().__init__(replay, ratio.limiter(warmup), save, name)
         self.ratio, self.device = ratio, device
 
-    def add(self, rollout: Rollout) -> None:
+    def add(self, rollout: Rollout | Trajectory) -> None:
         """Add all rows, on the learner's device."""
         self.replay.add(rollout.to(self.device))
         # Counted on the rows as received, on the host: the count does not wait for a GPU.
-        self.limiter.inserted += int((~rollout.closing).sum())
+        self.limiter.inserted += rollout.rows
 
     def gauges(self) -> Metrics:
         """Return size, capacity, updates and vector steps after the warm-up, and their target ratio."""

@@ -37,6 +37,13 @@ class PriorityConfig:
     """Divide the weights by the maximum of the batch (Rainbow, dqn_zoo) or of the whole buffer (baselines,
     Ape-X re-implementations); Schaul et al. do not specify which."""
 
+    def beta_after(self, batches: int) -> float:
+        """Return beta after this number of batches."""
+        if not self.beta_anneal_batches:
+            return self.beta
+        fraction = min(1.0, batches / self.beta_anneal_batches)
+        return self.beta + fraction * (self.beta_end - self.beta)
+
 
 @njit_lazy
 def _leaf_changes(
@@ -114,7 +121,7 @@ class PrioritizedReplay(UniformReplay):
         before, time = self.storage.rows_written[stream], len(rollout.reward)
         if "priority" in rollout.extras:
             priority = rollout.extras["priority"].double().cpu().numpy()
-            _check_priorities(priority.reshape(-1))
+            check_priorities(priority.reshape(-1))
             self.max_priority = max(self.max_priority, float(priority.max(initial=0.0)))
             value = self._leaf_value(priority)
         else:
@@ -172,11 +179,7 @@ class PrioritizedReplay(UniformReplay):
     @property
     def beta(self) -> float:
         """Exponent of the importance weights of the next batch."""
-        config = self.priority
-        if not config.beta_anneal_batches:
-            return config.beta
-        fraction = min(1.0, self.batches / config.beta_anneal_batches)
-        return config.beta + fraction * (config.beta_end - config.beta)
+        return self.priority.beta_after(self.batches)
 
     def _row_ids(self, leaf: Array) -> Tensor:
         stream, position = np.divmod(leaf, self.storage.length)
@@ -187,7 +190,7 @@ class PrioritizedReplay(UniformReplay):
     def reprioritize(self, index: Tensor, priority: Tensor) -> None:
         """Set the priorities of the rows with these ids; rows overwritten since are skipped."""
         row_id, value = index.cpu().numpy(), priority.double().cpu().numpy()
-        _check_priorities(value, row_id)
+        check_priorities(value, row_id)
         row, stream = np.divmod(row_id, self.storage.num_streams)
         length = self.storage.length
         leaf = stream * length + row % length
@@ -248,7 +251,7 @@ class PrioritizedReplay(UniformReplay):
             leaves[stream, at] = np.where(flags[stream, at] & CLOSING, 0.0, pending[stream, at])
 
 
-def _check_priorities(priority: Array, row_id: Array | None = None) -> None:
+def check_priorities(priority: Array, row_id: Array | None = None) -> None:
     """Raise ValueError for the first priority that is negative or not finite."""
     bad = ~(np.isfinite(priority) & (priority >= 0))
     if bad.any():

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from troop.core.batch import NStep, Rollout
+from troop.core.batch import NStep, Rollout, SequenceSpec
 from troop.core.peers import NO_PEERS, ExchangingPeers, Moments, Peers
 
 
@@ -25,7 +25,7 @@ class RewardScale:
     """
 
     def __init__(
-        self, experience: NStep, num_streams: int, device: str = "cpu", peers: Peers = NO_PEERS
+        self, experience: NStep | SequenceSpec, num_streams: int, device: str = "cpu", peers: Peers = NO_PEERS
     ) -> None:
         assert experience.scale_rewards_to is not None
         self.gamma, self.max_return, self.peers = experience.gamma, experience.scale_rewards_to, peers
@@ -40,10 +40,11 @@ class RewardScale:
             rollout.reward, rollout.terminated | rollout.truncated, rollout.closing, strict=True
         ):
             returns = self.gamma * self.returns[streams] + reward
-            self._update_statistics(returns[~closing])
+            self.add_returns(returns[~closing])
             self.returns[streams] = torch.where(ended | closing, 0.0, returns)
 
-    def _update_statistics(self, x: Tensor) -> None:
+    def add_returns(self, x: Tensor) -> None:
+        """Update the statistics with discounted returns of any shape."""
         if not x.numel():
             return
         var, mean = torch.var_mean(x, correction=0)

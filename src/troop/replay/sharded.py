@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from troop.core.batch import Transition
+from troop.core.batch import Trajectory, Transition, join_trajectories
 from troop.core.peers import Moments
 from troop.core.remote import Prefetch, send
 from troop.replay.limiter import RateLimited
 from troop.replay.prioritized import PrioritizedReplay
 from troop.replay.reward_scale import reward_divisor
+from troop.replay.sequences import SequenceReplay
 from troop.replay.uniform import UniformReplay
 
 
@@ -24,7 +27,7 @@ from troop.replay.uniform import UniformReplay
 class ShardSample:
     """A shard's part of a batch, and what is needed to merge it with the parts of other shards."""
 
-    batch: Transition  # with the rewards of the env
+    batch: Transition | Trajectory  # with the rewards of the env
     total_priority: float  # of all rows of the shard
     min_priority: float  # priority of the row with weight 1
     beta: float
@@ -37,6 +40,12 @@ class Shard(RateLimited):
     def sample_part(self, rows: int) -> ShardSample | None:
         """Return `rows` rows of a batch; None while they may not be sampled."""
         replay = self.replay
+        if isinstance(replay, SequenceReplay):
+            sequences = self._limited(replay.sample_unscaled, rows)
+            if sequences is None:
+                return None
+            returns = None if replay.reward_scale is None else replay.reward_scale.moments
+            return ShardSample(sequences, replay.tree.total, replay.min_priority, replay.beta, returns)
         assert isinstance(replay, UniformReplay)
         batch = self._limited(replay.sample_unscaled, rows)
         if batch is None:
@@ -80,7 +89,7 @@ class ShardedReplay:
         self.random = np.random.default_rng(seed)
         self._pending: deque[list[PendingSample]] = deque()  # the parts of each requested batch
 
-    def sample(self, rows: int) -> Transition | None:
+    def sample(self, rows: int) -> Any:  # noqa: ANN401 - a Transition, or a Trajectory of sequences
         """Return a batch merged from all shards; None while a part is missing. Never blocks."""
         while len(self._pending) < self.prefetch:
             self._pending.append(self._request(rows))
@@ -103,8 +112,7 @@ class ShardedReplay:
         counts = np.diff(np.clip(boundaries, 0, rows), prepend=0)
         return [PendingSample(i, self.shards[i], int(n)) for i, n in enumerate(counts) if n]
 
-    def _merge(self, samples: dict[int, ShardSample]) -> Transition:
-        batches = [sample.batch for sample in samples.values()]
+    def _merge(self, samples: dict[int, ShardSample]) -> Transition | Trajectory:
         min_priority = min(sample.min_priority for sample in samples.values())
         weights, indices = [], []
         for shard, sample in samples.items():
@@ -112,6 +120,14 @@ class ShardedReplay:
             if weight is not None and index is not None:
                 weights.append(weight * (sample.min_priority / min_priority) ** -sample.beta)
                 indices.append(index * len(self.shards) + shard)
+        weight_of_all = torch.cat(weights) if weights else None
+        index_of_all = torch.cat(indices) if indices else None
+        sequences = [s.batch for s in samples.values() if isinstance(s.batch, Trajectory)]
+        if sequences:
+            joined = join_trajectories(sequences)
+            reward = self._scaled(joined.reward)
+            return dataclasses.replace(joined, reward=reward, weight=weight_of_all, index=index_of_all)
+        batches = [s.batch for s in samples.values() if isinstance(s.batch, Transition)]
         obs, next_obs = (
             {name: torch.cat([getattr(b, field)[name] for b in batches]) for name in batches[0].obs}
             for field in ("obs", "next_obs")
@@ -122,8 +138,8 @@ class ShardedReplay:
             self._scaled(torch.cat([b.reward for b in batches])),
             torch.cat([b.discount for b in batches]),
             next_obs,
-            torch.cat(weights) if weights else None,
-            torch.cat(indices) if indices else None,
+            weight_of_all,
+            index_of_all,
         )
 
     def _scaled(self, reward: Tensor) -> Tensor:

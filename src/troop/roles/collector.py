@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -17,7 +16,8 @@ from troop.core.env import Step, VectorEnv
 from troop.core.exploration import Exploration
 from troop.core.flow import Recorder
 from troop.core.program import derive_seed
-from troop.core.role import HasFiles, HasNotes, Metrics
+from troop.core.role import Metrics
+from troop.roles.episodes import EpisodeCounter, take_messages
 
 
 @dataclass(frozen=True)
@@ -175,38 +175,3 @@ class Collector(Generic[Recorded]):
         if self.state is not None and isinstance(saved, dict):  # a tensor up to 0.1.0: noise of the episode
             self.state = pytree.tree_map(lambda x: x.to(device), saved)
         return True
-
-
-class EpisodeCounter:
-    """Counts env steps, faults and episodes, and sums the rewards of the current episodes."""
-
-    def __init__(self, first: Step) -> None:
-        self.returns = torch.zeros_like(first.reward)  # of the current episodes
-
-    def add(self, step: Step) -> Metrics:
-        """Return the counts of a step, with the mean return of the episodes that it ends."""
-        metrics: Metrics = {"count/env_steps": _count_true(step.valid)}
-        if step.faults:
-            metrics["count/env_faults"] = step.faults
-            self.returns[~step.valid] = 0.0
-        self.returns += step.reward
-        ended = step.terminated | step.truncated
-        if episodes := _count_true(ended):
-            metrics |= {"train/return": self.returns[ended].mean(), "count/episodes": episodes}
-            self.returns[ended] = 0.0
-        return metrics
-
-
-def take_messages(env: VectorEnv, notes: list[str], files: dict[str, str]) -> None:
-    """Move the notes and files of an env, if it has any, to those of a role."""
-    if isinstance(env, HasNotes):
-        notes += env.notes
-        env.notes.clear()
-    if isinstance(env, HasFiles):
-        files.update(env.files)
-        env.files.clear()
-
-
-def _count_true(mask: Tensor) -> int:
-    """Count the true elements; for small tensors on the host NumPy is ten times faster than torch."""
-    return int(np.count_nonzero(mask.numpy() if mask.is_cpu else mask.cpu().numpy()))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from troop.core.algorithm import Algorithm
+from troop.core.algorithm import Algorithm, KeepsExperience
 from troop.core.errors import TrainingFault
 from troop.core.flow import ExchangesStatistics, RolloutRecorder
 from troop.core.group import Group
@@ -97,14 +97,13 @@ class DataParallelTrainer(Trainer[Recorded, Batch], Generic[Recorded, Batch]):
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of a trainer; the learner's is that of rank 0."""
-        return super().state_dict() | ({"algorithm": None} if self.group.rank else {})
+        """Return the state of a trainer; what learners share is in that of rank 0."""
+        return super().state_dict() | ({"algorithm": own_state(self.algorithm)} if self.group.rank else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`."""
-        if state["algorithm"] is None:
-            state = state | {"algorithm": self.algorithm.state_dict()}
-        super().load_state_dict(state)
+        complete = self.algorithm.state_dict() | (state["algorithm"] or {})
+        super().load_state_dict(state | {"algorithm": complete})
         self._synchronized = False
 
 
@@ -132,14 +131,13 @@ class DataParallelLearner(Learner[LearnerBatch], Generic[LearnerBatch]):
         return metrics if self.group.rank == 0 else without_counts(metrics)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of a learner; the algorithm's is that of rank 0."""
-        return super().state_dict() | ({"algorithm": None} if self.group.rank else {})
+        """Return the state of a learner; what learners share is in that of rank 0."""
+        return super().state_dict() | ({"algorithm": own_state(self.algorithm)} if self.group.rank else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`."""
-        if state["algorithm"] is None:
-            state = state | {"algorithm": self.algorithm.state_dict()}
-        super().load_state_dict(state)
+        complete = self.algorithm.state_dict() | (state["algorithm"] or {})
+        super().load_state_dict(state | {"algorithm": complete})
         self._synchronized = False
 
 
@@ -149,17 +147,31 @@ def without_counts(metrics: Metrics) -> Metrics:
     return {name: value for name, value in metrics.items() if name not in counts}
 
 
+def own_state(algorithm: Algorithm[Any]) -> dict[str, Any] | None:
+    """Return the state that belongs to this copy of the learner alone; None if there is none."""
+    if not isinstance(algorithm, KeepsExperience):
+        return None
+    state = algorithm.state_dict()
+    return {name: state[name] for name in algorithm.own_state}
+
+
+def shared_state(algorithm: Algorithm[Any]) -> dict[str, Any]:
+    """Return the state that is the same in all copies of the learner."""
+    own = own_state(algorithm) or {}
+    return {name: value for name, value in algorithm.state_dict().items() if name not in own}
+
+
 def synchronize(group: Group, algorithm: Algorithm[Any], counts: list[int]) -> list[int]:
     """Collective. Load the learner of rank 0, which a checkpoint contains; return the counts of rank 0."""
-    state = group.broadcast_state({"algorithm": algorithm.state_dict(), "counts": counts})
+    state = group.broadcast_state({"algorithm": shared_state(algorithm), "counts": counts})
     if group.rank:
-        algorithm.load_state_dict(state["algorithm"])
+        algorithm.load_state_dict(state["algorithm"] | (own_state(algorithm) or {}))
     return [int(count) for count in state["counts"]]
 
 
 def compare_weights(group: Group, algorithm: Algorithm[Any], updates: int) -> None:
     """Collective. Raise TrainingFault if networks, optimizers or statistics are not those of rank 0."""
-    leaves = pytree.tree_leaves(algorithm.state_dict())
+    leaves = pytree.tree_leaves(shared_state(algorithm))
     sums = [x.double().sum().cpu() for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
     gathered = group.all_gather(torch.stack(sums))
     equal = (gathered == gathered[0]) | (gathered.isnan() & gathered[0].isnan())

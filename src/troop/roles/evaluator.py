@@ -11,7 +11,7 @@ from troop.core.algorithm import Policy
 from troop.core.env import VectorEnv
 from troop.core.flow import WeightSource
 from troop.core.role import Metrics
-from troop.roles.collector import take_messages
+from troop.roles.episodes import take_messages
 
 OnStep = Callable[[int, Tensor], None]
 """Called after each vector step with its number, from 1, and the episodes that still run, bool [envs]."""

@@ -1,49 +1,28 @@
-"""InferenceServer: one policy acts for the envs of many runners, and records their trajectories (SEED RL)."""
+"""InferenceServer: one policy acts for the envs of many runners, and records their steps (SEED RL)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from troop.core.algorithm import Policy, PolicyOutput
-from troop.core.batch import State, Trajectory
-from troop.core.env import Obs, Step
+from troop.core.batch import Rollout, State, Trajectory
+from troop.core.env import EnvSpec, Obs, Step
+from troop.core.errors import BadInput
 from troop.core.exploration import Exploration
 from troop.core.flow import RateLimitedSink, WeightSource
-from troop.core.remote import batched
+from troop.core.remote import BatchLimits, batched
 from troop.core.role import Metrics
 from troop.roles.replay_sender import ReplaySender
+from troop.roles.runner_step import RunnerStep
 from troop.roles.weights import WeightReader
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerStep:
-    """A Step as runners send it: `next_obs` is None where it is the same object as `obs`."""
-
-    obs: Obs
-    next_obs: Obs | None
-    reward: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    valid: Tensor
-
-    @classmethod
-    def of(cls, step: Step) -> RunnerStep:
-        """Return the message of a step."""
-        next_obs = None if step.next_obs is step.obs else step.next_obs
-        return cls(step.obs, next_obs, step.reward, step.terminated, step.truncated, step.valid)
-
-    def step(self) -> Step:
-        """Return the Step."""
-        next_obs = self.obs if self.next_obs is None else self.next_obs
-        return Step(self.obs, next_obs, self.reward, self.terminated, self.truncated, self.valid)
 
 
 class EnvRecorder(Protocol):
@@ -57,7 +36,7 @@ class EnvRecorder(Protocol):
         """Record that the policy of this version returned `output` in the envs `ids`."""
         ...
 
-    def on_step(self, ids: Tensor, step: Step) -> Sequence[Trajectory]:
+    def on_step(self, ids: Tensor, step: Step) -> Sequence[Trajectory | Rollout]:
         """Record the results of the actions in the envs `ids`; return what they complete."""
         ...
 
@@ -78,20 +57,24 @@ class InferenceServer:
 
     def __init__(
         self,
+        spec: EnvSpec,
         policy: Policy,
         recorder: EnvRecorder,
         exploration: Exploration,
         queue: RateLimitedSink[Any],
         weights: WeightSource,
         name: str = "inference",
+        batch_limits: BatchLimits | None = None,
     ) -> None:
-        self.policy, self.recorder, self.exploration, self.name = policy, recorder, exploration, name
+        self.spec, self.policy, self.recorder, self.exploration = spec, policy, recorder, exploration
+        self.name, self.batch_limits = name, batch_limits or BatchLimits()
         self._sender, self._weights = ReplaySender(queue), WeightReader(weights, policy)
         self.device = next(policy.parameters()).device
         self.state = move(policy.initial_state(recorder.envs), "cpu")
         self.explore = exploration.initial(recorder.envs, torch.device("cpu"))
         self.acting = torch.zeros(recorder.envs, dtype=torch.bool)  # envs whose action has no result yet
-        self.runs: dict[int, int] = {}  # first env of a runner -> number of its starts
+        self._acting = self.acting.numpy()  # the same memory
+        self.runs = np.full(recorder.envs, -1)  # of each env's runner: how often it was started before
         self.env_steps = self.dropped_steps = 0
         self._rows, self._calls = 0, 0  # since the last step
 
@@ -111,35 +94,83 @@ class InferenceServer:
 
         Drops the unfinished trajectories of a runner that was restarted.
         """
-        ids = torch.arange(first, first + envs)
-        self.dropped_steps += self.recorder.reset(ids)
-        self.acting[ids] = False
-        self.runs[first] = self.runs.get(first, -1) + 1
-        return self.runs[first]
+        ids = np.arange(first, first + envs)
+        self._drop(ids)
+        self.runs[ids] = run = int(self.runs[ids].max()) + 1
+        return run
+
+    def _drop(self, ids: np.ndarray) -> None:
+        """Drop and count the unfinished trajectories of envs that begin new episodes."""
+        rows = torch.from_numpy(ids)
+        self.dropped_steps += self.recorder.reset(rows)
+        self._sender.end_streams()  # of all envs: rows that follow do not continue the dropped ones
+        self.acting[rows] = False
+
+    def check_observations(self, runner: str, fields: dict[str, tuple[str, tuple[int, ...]]]) -> None:
+        """Raise BadInput unless the observations of a runner have the dtypes and shapes of the spec."""
+        expected = {name: (field.dtype_name, field.shape) for name, field in self.spec.obs.items()}
+        for name in sorted(expected.keys() | fields.keys()):
+            own, other = expected.get(name), fields.get(name)
+            if own is None or other is None or (own[0], tuple(own[1])) != (other[0], tuple(other[1])):
+                raise BadInput(
+                    f"The observation '{name}' of {runner} is {_describe(other)}; the policy of {self.name} "
+                    f"takes {_describe(own)}. Let all runners step the same env."
+                )
 
     @batched
-    def act(self, ids: Tensor, message: RunnerStep) -> Tensor | None:
+    def act(self, ids: np.ndarray, runs: np.ndarray, message: RunnerStep) -> np.ndarray | None:
         """Record the step of the envs `ids` and return their next actions.
 
-        None if the learner is behind or there are no weights yet: call again with the same step.
+        `runs` is what `register` returned to the runner of each env. Rows of a process that was replaced
+        meanwhile are neither recorded nor acted on; their actions are 0. None if the learner is behind or
+        there are no weights yet: call again with the same step. Raises ValueError if an env occurs twice.
         """
         if self._weights.version < 0:
             self._weights.refresh()
         if self._weights.version < 0 or not self._sender.can_send():
             return None
-        step = message.step()
+        newest = self._newest_rows(ids, runs)
+        rows, step = torch.from_numpy(ids[newest]), _to_tensors(message)
+        if not newest.all():
+            step = select_step(step, torch.from_numpy(newest))
+        action = self._act(rows, step).action.numpy()
+        self._rows, self._calls = self._rows + len(rows), self._calls + 1
+        if newest.all():
+            return action
+        actions = np.zeros((len(ids), *action.shape[1:]), action.dtype)
+        actions[newest] = action
+        return actions
+
+    def _newest_rows(self, ids: np.ndarray, runs: np.ndarray) -> np.ndarray:
+        """Return bool [N]: rows of the newest process of each env; adopt processes that are newer."""
+        if np.bincount(ids).max() == 1 and np.array_equal(self.runs[ids], runs):
+            return np.ones(len(ids), dtype=bool)
+        known = self.runs.copy()
+        np.maximum.at(self.runs, ids, runs)  # this server may have been restarted after `register`
+        newest: np.ndarray = runs == self.runs[ids]
+        replaced = newest & (known[ids] >= 0) & (known[ids] < runs)
+        if replaced.any():
+            self._drop(ids[replaced])
+        if len(np.unique(ids[newest])) < np.count_nonzero(newest):
+            raise ValueError(f"an env occurs twice among the rows of envs {ids[newest].tolist()}")
+        return newest
+
+    def _act(self, ids: Tensor, step: Step) -> PolicyOutput:
         self._record(ids, step)
         state = select_rows(self.state, ids)
-        obs = {name: x.to(self.device) for name, x in step.obs.items()}
-        output = self.policy.act(obs, move(state, self.device), self.explore[ids].to(self.device))
-        output = PolicyOutput(
-            move(output.action, "cpu"), move(output.state, "cpu"), move(output.extras, "cpu")
-        )
+        explore, obs, moved = self.explore[ids], step.obs, state
+        if self.device.type != "cpu":
+            explore, moved = explore.to(self.device), move(state, self.device)
+            obs = {name: x.to(self.device) for name, x in obs.items()}
+        output = self.policy.act(obs, moved, explore)
+        if self.device.type != "cpu":
+            output = PolicyOutput(
+                move(output.action, "cpu"), move(output.state, "cpu"), move(output.extras, "cpu")
+            )
         self.recorder.on_action(ids, step.obs, output, state, self._weights.version)
         self._write_state(ids, output.state)
-        self.acting[ids] = True
-        self._rows, self._calls = self._rows + len(ids), self._calls + 1
-        return output.action
+        self._acting[ids.numpy()] = True
+        return output
 
     def _write_state(self, ids: Tensor, state: State) -> None:
         if state is not None:
@@ -147,21 +178,25 @@ class InferenceServer:
 
     def _record(self, ids: Tensor, step: Step) -> None:
         """Record the results of earlier actions, and begin episodes where they start."""
-        known = self.acting[ids]
-        if bool(known.all()):
+        known, acting = self.acting[ids], self._acting[ids.numpy()].all()
+        if acting:
             trajectories = self.recorder.on_step(ids, step)
         else:  # the first step of a runner, or of all runners after a restart of this server
             self.recorder.reset(ids[~known])
+            self._sender.end_streams()
             part = select_step(step, known)
             trajectories = self.recorder.on_step(ids[known], part) if bool(known.any()) else ()
         for trajectory in trajectories:
             self._sender.send(trajectory)
-        started = step.started | ~known
-        self.env_steps += int(step.valid.sum())
-        mask = torch.zeros(self.recorder.envs, dtype=torch.bool)
-        mask[ids] = started
+        started = step.started if acting else step.started | ~known
+        any_started = bool(started.numpy().any())
+        self.env_steps += int(np.count_nonzero(step.valid.numpy()))
+        mask = None
+        if any_started:
+            mask = torch.zeros(self.recorder.envs, dtype=torch.bool)
+            mask[ids] = started
         self.explore = self.exploration.update(self.explore, mask, self.env_steps)
-        if self.state is not None and bool(started.any()):
+        if self.state is not None and any_started:
             state = move(select_rows(self.state, ids), self.device)
             self._write_state(ids, move(self.policy.reset_state(state, started), "cpu"))
 
@@ -171,6 +206,20 @@ class InferenceServer:
             f"{self.name}/version": self._weights.version,
             f"{self.name}/dropped_steps": self.dropped_steps,
         }
+
+
+def _to_tensors(message: RunnerStep) -> Step:
+    """Return the step of a message; its tensors share the memory of the arrays."""
+    obs = next_obs = {name: torch.from_numpy(x) for name, x in message.obs.items()}
+    if message.next_obs is not None:
+        next_obs = {name: torch.from_numpy(x) for name, x in message.next_obs.items()}
+    reward, valid = torch.from_numpy(message.reward), torch.from_numpy(message.valid)
+    terminated, truncated = torch.from_numpy(message.terminated), torch.from_numpy(message.truncated)
+    return Step(obs, next_obs, reward, terminated, truncated, valid)
+
+
+def _describe(field: tuple[str, tuple[int, ...]] | None) -> str:
+    return "missing" if field is None else f"{field[0]} {tuple(field[1])}"
 
 
 def move(value: T, device: torch.device | str) -> T:

@@ -94,7 +94,7 @@ class Learner(Generic[Batch]):
         result = self.compiler.update(batch.to(self.device))
         lag_metrics = self._data_lag(batch)
         self.updates += 1
-        if isinstance(batch, Transition) and batch.index is not None and result.priority is not None:
+        if batch.index is not None and result.priority is not None:
             self._reprioritize(batch.index, result.priority)
         if self.weights is not None and self.updates - self._published >= self.config.publish_every:
             self._publish()

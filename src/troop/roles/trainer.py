@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor
 
 from troop.core.algorithm import Algorithm
-from troop.core.batch import Transition
+from troop.core.batch import Trajectory, Transition
 from troop.core.exploration import Exploration
 from troop.core.flow import PrioritizedSource, Recorder, Store
 from troop.core.role import Checkpointable, Metrics
@@ -18,7 +18,7 @@ from troop.roles.learner import check_consecutive_skips
 from troop.roles.update_schedule import UpdatePace, UpdateSchedule
 
 Recorded = TypeVar("Recorded")  # what the recorder returns and the store receives: Rollout or Trajectory
-Batch = TypeVar("Batch")  # Transition or Trajectory
+Batch = TypeVar("Batch", bound=Transition | Trajectory)
 
 
 class Trainer(Generic[Recorded, Batch]):
@@ -80,7 +80,7 @@ class Trainer(Generic[Recorded, Batch]):
             if batch is None:
                 break  # fewer rows than learning starts with
             result = self.compiler.update(batch)
-            if isinstance(batch, Transition) and batch.index is not None and result.priority is not None:
+            if batch.index is not None and result.priority is not None:
                 self._reprioritize(batch.index, result.priority)
             for name, value in result.metrics.items():
                 summed = name.startswith("count/") and name in metrics

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from troop.core.algorithm import AlgorithmConfig
-from troop.core.batch import NStep, Transition
+from troop.core.batch import NStep, SequenceSpec, Trajectory, Transition
 from troop.core.config import bounded
 from troop.core.env import EnvConfig
 from troop.core.errors import BadInput
@@ -20,6 +20,7 @@ from troop.core.program import Program, build, derive_seed
 from troop.core.system import RunSettings
 from troop.replay.limiter import Limiter
 from troop.replay.prioritized import PriorityConfig
+from troop.replay.sequences import SequenceReplay, SequenceReplaySize
 from troop.replay.sharded import Shard, ShardedReplay
 from troop.replay.uniform import ReplaySize, UniformReplay
 from troop.roles.actor import Actor
@@ -27,11 +28,13 @@ from troop.roles.learner import Learner, LearnerConfig
 from troop.roles.weights import Weights
 from troop.systems.components import (
     ActorConfig,
+    MakeLearner,
     add_evaluator,
     auto_compile,
     make_replay,
     make_sampler,
-    n_step_experience,
+    make_sequence_replay,
+    replay_experience,
     rows_per_env,
     seeded_learner,
 )
@@ -53,7 +56,8 @@ class Apex:
     """Env steps of an actor between two requests for new weights."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     replay_capacity: int = bounded(1_000_000, low=1)
-    """Rows of the replay, over all envs of all actors; the oldest are overwritten."""
+    """Rows of the replay, over all envs of all actors; the oldest are overwritten. For algorithms that learn
+    from sequences, a row of a replay or of a batch is one sequence."""
     learning_starts: int = bounded(50_000, low=1)
     """Rows in the replay, over all envs, before the first update."""
     samples_per_insert: float = bounded(0.0, low=0)
@@ -85,22 +89,26 @@ class Apex:
     their actions; 0: never, and a resumed run starts new episodes. If not 0, overlap has no effect."""
 
     def program(
-        self, algorithm: AlgorithmConfig[Transition], env: EnvConfig, settings: RunSettings
+        self,
+        algorithm: AlgorithmConfig[Transition] | AlgorithmConfig[Trajectory],
+        env: EnvConfig,
+        settings: RunSettings,
     ) -> Program:
         """Actors and learner call the replays and the weights; no role calls an actor or the learner."""
         program, seed = Program("apex"), settings.seed
         self.validate()
-        experience = n_step_experience(algorithm, env.spec, program.name)
+        experience = replay_experience(algorithm, env.spec, program.name)
         devices = self.role_devices(settings)
         replays = [
             program.add(f"replay{i or ''}", Shard, *self.shard_args(env, experience, seed, i))
             for i in range(self.replay_shards)
         ]
         weights = program.add("weights", Weights)
+        make: MakeLearner[Any] = algorithm.algorithm
         program.add(
             "learner",
             Learner,
-            build(seeded_learner, algorithm.algorithm, env.spec, seed, devices["learner"]),
+            build(seeded_learner, make, env.spec, seed, devices["learner"]),
             replays[0]
             if self.replay_shards == 1
             else build(ShardedReplay, replays, self.learner.prefetch, seed, experience.scale_rewards_to),
@@ -149,7 +157,7 @@ class Apex:
         defaults = {"learner": settings.device} | {f"actor{i}": "cpu" for i in range(self.actors)}
         return parse_devices(self.devices, defaults)
 
-    def actor_priorities(self, experience: NStep) -> bool:
+    def actor_priorities(self, experience: NStep | SequenceSpec) -> bool:
         """Whether actors compute initial priorities: not if the replay scales rewards by unknown factors."""
         return (
             self.initial_priority == "td_error"
@@ -158,20 +166,30 @@ class Apex:
         )
 
     def shard_args(
-        self, env: EnvConfig, experience: NStep, seed: int, shard: int
-    ) -> tuple[UniformReplay, Limiter, bool, str]:
+        self, env: EnvConfig, experience: NStep | SequenceSpec, seed: int, shard: int
+    ) -> tuple[UniformReplay | SequenceReplay, Limiter, bool, str]:
         """Return the arguments of replay shard number `shard`: buffer, limiter, whether it is saved, name."""
-        all_envs = self.actors * env.envs
-        shard_envs = len(range(shard, self.actors, self.replay_shards)) * env.envs
-        minimum = max(self.chunk_length + experience.n, self.learning_starts // all_envs) + 1
-        size = ReplaySize(rows_per_env(env.spec, self.replay_capacity, all_envs, minimum), 1, self.replay_dir)
-        spec = dataclasses.replace(env.spec, envs=shard_envs)
         tolerance = (self.tolerance or 2 * self.learner.batch_size) / self.replay_shards
         learning_starts = max(1, self.learning_starts // self.replay_shards)
         seed = derive_seed(seed, f"shard {shard}")
         return (
-            build(make_replay, spec, experience, size, self.priority, seed, "cpu"),
+            self._replay(env, experience, seed, shard),
             build(Limiter, self.samples_per_insert, learning_starts, tolerance),
             self.save_replay,
             f"replay{shard or ''}",
         )
+
+    def _replay(
+        self, env: EnvConfig, experience: NStep | SequenceSpec, seed: int, shard: int
+    ) -> UniformReplay | SequenceReplay:
+        """Return the buffer of shard number `shard`, not built yet: of rows, or of sequences."""
+        if isinstance(experience, SequenceSpec):
+            capacity = max(1, self.replay_capacity // self.replay_shards)
+            size = SequenceReplaySize(capacity, 1, self.replay_dir)
+            return build(make_sequence_replay, env.spec, experience, size, self.priority, seed, "cpu")
+        all_envs = self.actors * env.envs
+        shard_envs = len(range(shard, self.actors, self.replay_shards)) * env.envs
+        minimum = max(self.chunk_length + experience.n, self.learning_starts // all_envs) + 1
+        rows = ReplaySize(rows_per_env(env.spec, self.replay_capacity, all_envs, minimum), 1, self.replay_dir)
+        spec = dataclasses.replace(env.spec, envs=shard_envs)
+        return build(make_replay, spec, experience, rows, self.priority, seed, "cpu")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 
-from troop.core.algorithm import AlgorithmConfig, Policy
-from troop.core.batch import NStep, TrajectorySpec, Transition
+from troop.core.algorithm import AlgorithmConfig, Policy, PrioritizesSequences
+from troop.core.batch import NStep, SequenceSpec, Trajectory, TrajectorySpec, Transition
 from troop.core.config_json import encode
 from troop.core.env import EnvConfig, EnvSpec
 from troop.core.errors import BadInput
@@ -22,7 +22,9 @@ from troop.core.program import Program, Schedule, build, derive_seed
 from troop.core.system import RunSettings
 from troop.replay.prioritized import PrioritizedReplay, PriorityConfig
 from troop.replay.recorders.chunks import ChunkRecorder
+from troop.replay.recorders.sequences import InitialPriority, VectorSequenceRecorder
 from troop.replay.recorders.trajectories import TrajectoryRecorder
+from troop.replay.sequences import SequenceReplay, SequenceReplaySize
 from troop.replay.uniform import ReplaySize, UniformReplay
 from troop.roles.auto_compile import AutoCompile
 from troop.roles.collector import Collector, EnvFactory
@@ -33,26 +35,37 @@ from troop.roles.trainer import Trainer
 
 
 def n_step_experience(algorithm: AlgorithmConfig[Transition], spec: EnvSpec, system: str = "chosen") -> NStep:
-    """Return the n-step windows that the algorithm learns from; BadInput if it learns from trajectories."""
+    """Return the n-step windows that the algorithm learns from; BadInput if it learns from other batches."""
     experience = algorithm.experience
     if not isinstance(experience, NStep):
+        kind = "sequences" if isinstance(experience, SequenceSpec) else "trajectories"
         raise BadInput(
-            f"{type(algorithm).__name__} learns from trajectories, but the {system} system samples n-step "
+            f"{type(algorithm).__name__} learns from {kind}, but the {system} system samples n-step "
             "transitions; use an algorithm of the DQN, TD3 or SAC family."
         )
     return experience.within_time_limit(spec.episode_limit)
 
 
-def rows_per_env(spec: EnvSpec, capacity: int, envs: int, minimum: int) -> int:
+def replay_experience(
+    algorithm: AlgorithmConfig[Transition] | AlgorithmConfig[Trajectory], spec: EnvSpec, system: str
+) -> NStep | SequenceSpec:
+    """Return the windows or sequences that the algorithm samples; BadInput if it learns from trajectories."""
+    experience = algorithm.experience
+    if isinstance(experience, SequenceSpec):
+        return experience.within_time_limit(spec.episode_limit)
+    return n_step_experience(cast(AlgorithmConfig[Transition], algorithm), spec, system)
+
+
+def rows_per_env(
+    spec: EnvSpec, capacity: int, envs: int, minimum: int, flag: str = "--system.replay-capacity"
+) -> int:
     """Return the rows of replay for each of `envs` env streams; BadInput if they are fewer than needed.
 
     `minimum` are the rows that a stream must hold at once, besides the frames of a stacked observation.
     """
     minimum += max((field.stack for field in spec.obs.values()), default=1)
     if capacity // envs < minimum:
-        raise BadInput(
-            f"--system.replay-capacity is {capacity}; with {envs} envs it must be at least {envs * minimum}."
-        )
+        raise BadInput(f"{flag} is {capacity}; with {envs} envs it must be at least {envs * minimum}.")
     return capacity // envs
 
 
@@ -75,6 +88,22 @@ def make_replay(
     return UniformReplay(spec, experience, size, seed, device, peers)
 
 
+def make_sequence_replay(
+    spec: EnvSpec,
+    experience: SequenceSpec,
+    size: SequenceReplaySize,
+    priority: PriorityConfig,
+    seed: int,
+    device: str,
+    peers: Peers = NO_PEERS,
+) -> SequenceReplay:
+    """Build a replay of sequences, prioritized or, if `priority.alpha` is 0, uniform.
+
+    `peers` share its reward scale.
+    """
+    return SequenceReplay(spec, experience, size, derive_seed(seed, "replay"), device, priority, peers)
+
+
 L = TypeVar("L", covariant=True)  # a learner: Algorithm[Transition] or Algorithm[Trajectory]
 
 
@@ -94,7 +123,7 @@ def seeded_learner(make: MakeLearner[L], spec: EnvSpec, seed: int, device: str, 
 
 
 def auto_compile(
-    algorithm: AlgorithmConfig[Transition],
+    algorithm: AlgorithmConfig[Any],
     env: EnvConfig,
     settings: RunSettings,
     device: str,
@@ -150,13 +179,21 @@ class ActorConfig:
     device: str = "cpu"
 
 
+def sequence_priority(algorithm: AlgorithmConfig[Any]) -> InitialPriority | None:
+    """Return how the algorithm computes initial priorities of sequences; None if it does not."""
+    return algorithm.initial_priority if isinstance(algorithm, PrioritizesSequences) else None
+
+
 def make_recorder(
     algorithm: AlgorithmConfig[Any], env: EnvConfig, config: ActorConfig, first: int, policy: Policy
-) -> ChunkRecorder | TrajectoryRecorder:
-    """Build the recorder of what the algorithm learns from: trajectories, or chunks of rows."""
+) -> ChunkRecorder | TrajectoryRecorder | VectorSequenceRecorder:
+    """Build the recorder of what the algorithm learns from: trajectories, sequences, or chunks of rows."""
     experience, first_stream = algorithm.experience, config.first_stream + first
     if isinstance(experience, TrajectorySpec):
         return TrajectoryRecorder(env.envs, experience, first_stream)
+    if isinstance(experience, SequenceSpec):
+        priority = sequence_priority(algorithm) if config.actor_priorities else None
+        return VectorSequenceRecorder(env.envs, experience, first_stream, priority)
     windows = experience.within_time_limit(env.spec.episode_limit)
     values = policy if config.actor_priorities else None
     return ChunkRecorder(env.envs, first_stream, config.chunk_length, windows, values)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from troop.core.algorithm import Algorithm, AlgorithmConfig
-from troop.core.batch import Trajectory, TrajectorySpec
+from troop.core.batch import SequenceSpec, Trajectory, TrajectorySpec
 from troop.core.config import bounded
 from troop.core.env import EnvConfig
 from troop.core.errors import BadInput
@@ -22,11 +22,12 @@ from troop.systems.components import Membership, add_evaluator, add_trainer_node
 
 
 def trajectory_experience(algorithm: AlgorithmConfig[Trajectory], system: str) -> TrajectorySpec:
-    """Return the trajectories that the algorithm learns from; BadInput if it learns from transitions."""
+    """Return the trajectories that the algorithm learns from; BadInput if it learns from a replay."""
     experience = algorithm.experience
     if not isinstance(experience, TrajectorySpec):
+        kind = "replayed sequences" if isinstance(experience, SequenceSpec) else "n-step transitions"
         raise BadInput(
-            f"{type(algorithm).__name__} learns from n-step transitions, but the {system} system collects "
+            f"{type(algorithm).__name__} learns from {kind}, but the {system} system collects "
             "trajectories; use PPO or A2C."
         )
     return experience

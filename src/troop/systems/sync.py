@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from troop.core.algorithm import Algorithm, AlgorithmConfig
-from troop.core.batch import Rollout, Transition
+from troop.core.batch import NStep, Trajectory, Transition
 from troop.core.config import bounded
 from troop.core.env import Continuous, EnvConfig, EnvSpec
 from troop.core.exploration import Exploration
@@ -15,19 +16,24 @@ from troop.core.peers import NO_PEERS, Peers
 from troop.core.program import Program, build, derive_seed
 from troop.core.system import RunSettings
 from troop.replay.prioritized import PriorityConfig
+from troop.replay.recorders.sequences import VectorSequenceRecorder
 from troop.replay.recorders.steps import StepRecorder
+from troop.replay.sequences import SequenceReplaySize
 from troop.replay.uniform import ReplaySize
 from troop.roles.collector import EnvFactory
 from troop.roles.trainer import Trainer
 from troop.roles.update_schedule import UpdateSchedule
 from troop.systems.components import (
+    MakeLearner,
     Membership,
     add_evaluator,
     add_trainer_node,
     auto_compile,
     make_replay,
-    n_step_experience,
+    make_sequence_replay,
+    replay_experience,
     rows_per_env,
+    sequence_priority,
 )
 
 MAX_RECORDED_ACTIONS = 2**26  # numbers kept to replay the actions of a resumed run: 256 MB of float32
@@ -39,7 +45,8 @@ class Sync:
 
     schedule: UpdateSchedule = field(default_factory=UpdateSchedule)
     replay_capacity: int = bounded(1_000_000, low=1)
-    """Rows of the replay, over all envs; the oldest are overwritten."""
+    """Rows of the replay, over all envs; the oldest are overwritten. For algorithms that learn from
+    sequences, a row of a replay or of a batch is one sequence."""
     learning_starts: int = bounded(10, low=1)
     """Rows per env before the first update."""
     priority: PriorityConfig = field(default_factory=PriorityConfig)
@@ -53,11 +60,15 @@ class Sync:
     training never sees the end of an episode."""
 
     def program(
-        self, algorithm: AlgorithmConfig[Transition], env: EnvConfig, settings: RunSettings
+        self,
+        algorithm: AlgorithmConfig[Transition] | AlgorithmConfig[Trajectory],
+        env: EnvConfig,
+        settings: RunSettings,
     ) -> Program:
         """The evaluator pulls the policy from the trainer."""
         program, device = Program("sync"), settings.device
-        learner = build(algorithm.algorithm, env.spec, device=device)
+        make: MakeLearner[Any] = algorithm.algorithm
+        learner = build(make, env.spec, device=device)
         trainer = self.add_trainer(
             program, "trainer", algorithm, env, settings, learner, algorithm.exploration
         )
@@ -68,22 +79,20 @@ class Sync:
         self,
         program: Program,
         name: str,
-        algorithm: AlgorithmConfig[Transition],
+        algorithm: AlgorithmConfig[Transition] | AlgorithmConfig[Trajectory],
         env: EnvConfig,
         settings: RunSettings,
-        learner: Algorithm[Transition],
+        learner: Algorithm[Transition] | Algorithm[Trajectory],
         exploration: Exploration,
         replay_name: str = "replay",
         peers: Peers = NO_PEERS,
         membership: Membership | None = None,
-    ) -> Trainer[Rollout, Transition]:
+    ) -> Trainer[Any, Any]:
         """Add a node that collects, stores and updates in turn; `replay_name` prefixes its replay metrics.
 
         Replays with `peers` share their reward scale. With a membership the node is one of a group.
         """
         spec, seed, device = env.spec, settings.seed, settings.device
-        experience = n_step_experience(algorithm, env.spec, program.name)
-        size = self.replay_size(spec, experience.n)
         overlap = self.schedule.overlap and not settings.deterministic
         make_env = partial(env.make, device=device)
         compilation = None
@@ -95,13 +104,34 @@ class Sync:
             membership,
             EnvFactory(make_env, derive_seed(seed, "train"), self.recreate_interval(spec)),
             learner,
-            build(StepRecorder, env.envs),
-            build(make_replay, spec, experience, size, self.priority, seed, device, peers),
+            *self._recorder_and_replay(algorithm, env, settings, program.name, peers),
             exploration,
             dataclasses.replace(self.schedule, overlap=overlap),
             self.save_replay,
             replay_name,
             compilation,
+        )
+
+    def _recorder_and_replay(
+        self,
+        algorithm: AlgorithmConfig[Transition] | AlgorithmConfig[Trajectory],
+        env: EnvConfig,
+        settings: RunSettings,
+        system: str,
+        peers: Peers,
+    ) -> tuple[Any, Any]:
+        """Return what records and stores the experience of the algorithm: single steps, or sequences."""
+        spec, seed, device = env.spec, settings.seed, settings.device
+        experience = replay_experience(algorithm, spec, system)
+        if isinstance(experience, NStep):
+            rows = self.replay_size(spec, experience.n)
+            replay = build(make_replay, spec, experience, rows, self.priority, seed, device, peers)
+            return build(StepRecorder, env.envs), replay
+        size = SequenceReplaySize(self.replay_capacity, self.learning_starts * env.envs, self.replay_dir)
+        priority = sequence_priority(algorithm) if self.priority.alpha else None
+        return (
+            build(VectorSequenceRecorder, env.envs, experience, 0, priority),
+            build(make_sequence_replay, spec, experience, size, self.priority, seed, device, peers),
         )
 
     def recreate_interval(self, spec: EnvSpec) -> int:

@@ -75,7 +75,7 @@ class NullReplay:
 class StaticWeights:
     """Weights that never change: actors receive the initial ones, published ones are discarded."""
 
-    def __init__(self, algorithm: AlgorithmConfig[Transition], spec: EnvSpec) -> None:
+    def __init__(self, algorithm: AlgorithmConfig[Any], spec: EnvSpec) -> None:
         self.weights = algorithm.policy(spec).state_dict()
 
     def latest(self, after: int) -> tuple[int, dict[str, Tensor]] | None:

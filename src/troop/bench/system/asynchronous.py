@@ -13,11 +13,8 @@ from troop import envs
 from troop.algorithms import ImpalaConfig
 from troop.bench.system.apex import StaticWeights, pin_to_cores, two_cores
 from troop.bench.system.measurement import RUN_SETTINGS, AnyEngine, Measurement, measure
-from troop.bench.system.sleeping import (
-    SleepingEnvConfig,
-    SleepingTrajectoryConfig,
-    SleepingTrajectoryLearner,
-)
+from troop.bench.system.sleeping import SleepingTrajectoryConfig, SleepingTrajectoryLearner
+from troop.bench.system.sleeping_env import SleepingEnvConfig
 from troop.bench.table import BenchResult
 from troop.core.batch import Trajectory
 from troop.core.env import EnvConfig, EnvSpec

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from troop.bench.system import apex, asynchronous, learning, pql, scaling, start, transport
+from troop.bench.system import apex, asynchronous, central, learning, pql, scaling, start, transport
 from troop.bench.table import BenchResult
 from troop.core.errors import BadInput
 
@@ -42,6 +42,12 @@ PARTS: dict[str, Callable[[BenchArgs], list[BenchResult]]] = {
     "buffering": lambda args: asynchronous.double_buffering(args.seconds or 10.0),
     "workers": lambda args: asynchronous.data_parallel(args.seconds or 10.0),
     "actors": lambda args: asynchronous.scaling(args.seconds or 5.0, args.engines),
+    "inference": lambda args: central.inference(args.seconds or 5.0),
+    "images": lambda args: central.images(args.seconds or 10.0),
+    "runners": lambda args: central.scaling(args.seconds or 5.0),
+    "light": lambda args: central.light(),
+    "memory": lambda args: central.memory(args.seconds or 3.0),
 }
+CENTRAL_PARTS = ("inference", "images", "runners", "light", "memory")  # of `troop bench central`
 ASYNC_PARTS = ("impala", "buffering", "workers", "actors")  # of `troop bench async`
 DEFAULT_PARTS = ("transport", "apex", "scaling", "ray", "start")  # the others take many minutes

@@ -9,7 +9,8 @@ from troop.bench.system.measurement import (
     Measurement,
     measure,
 )
-from troop.bench.system.sleeping import SleepingEnvConfig, SleepingLearnerConfig
+from troop.bench.system.sleeping import SleepingLearnerConfig
+from troop.bench.system.sleeping_env import SleepingEnvConfig
 from troop.bench.table import BenchResult
 from troop.core.program import Program
 from troop.engines import Processes, Ray

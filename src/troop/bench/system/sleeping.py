@@ -1,92 +1,22 @@
-"""An env and a learner that only sleep, as if simulator and accelerator were on other machines.
+"""A learner that only sleeps, as if its accelerator were on another machine; `sleeping_env.py` is its env.
 
 They use almost no CPU, so a benchmark with them measures the orchestration alone.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from troop.core.algorithm import Policy, PolicyOutput, UpdateResult
 from troop.core.batch import NStep, State, Trajectory, TrajectorySpec, Transition
-from troop.core.env import OBS, Discrete, EnvSpec, Field, Obs, Step
+from troop.core.env import EnvSpec, Obs
 from troop.core.exploration import LinearSchedule
 from troop.core.peers import NO_PEERS, Peers
-
-
-@dataclass(frozen=True)
-class SleepingEnvConfig:
-    """An env whose vector steps take `seconds` and return constant observations."""
-
-    envs: int = 4
-    seconds: float = 0.005
-    id: str = "sleeping"
-    seconds_per_env: float = 0.0  # added to `seconds` for each env
-    slow_seed: int | None = None  # a vector env made with this seed is `slowdown` times slower
-    slowdown: float = 5.0
-    shape: tuple[int, ...] = (8,)  # of an observation; images are uint8
-
-    @property
-    def spec(self) -> EnvSpec:
-        """Eight numbers or an image observed, two discrete actions."""
-        dtype = torch.uint8 if len(self.shape) == 3 else torch.float32
-        return EnvSpec(self.id, {OBS: Field(self.shape, dtype)}, Discrete(2), self.envs)
-
-    def make(self, seed: int, device: str = "cpu") -> SleepingEnv:
-        """Build the vector env; the device has no effect."""
-        seconds = self.seconds + self.seconds_per_env * self.envs
-        return SleepingEnv(self, seconds * (self.slowdown if seed == self.slow_seed else 1.0))
-
-    def with_envs(self, envs: int) -> Self:
-        """Return a copy with another number of envs."""
-        return dataclasses.replace(self, envs=envs)
-
-    def for_evaluation(self) -> Self:
-        """Return the same config."""
-        return self
-
-
-class SleepingEnv:
-    """A vector env whose `recv` sleeps until `seconds` after `send`."""
-
-    def __init__(self, cfg: SleepingEnvConfig, seconds: float) -> None:
-        self.seconds, self.spec, self.due = seconds, cfg.spec, 0.0
-        field = self.spec.obs[OBS]
-        false = torch.zeros(cfg.envs, dtype=torch.bool)
-        obs = {OBS: torch.zeros(cfg.envs, *field.shape, dtype=field.dtype)}
-        self.first_step = Step(obs, obs, torch.zeros(cfg.envs), false, false, false)
-        self.next_step = dataclasses.replace(self.first_step, valid=~false)
-
-    def reset(self, seed: int) -> Step:
-        """Return the first observations without delay."""
-        return self.first_step
-
-    def send(self, action: Tensor) -> None:
-        """Start a step of `seconds`."""
-        self.due = time.monotonic() + self.seconds
-
-    def recv(self) -> Step:
-        """Sleep until the step is due; return it."""
-        time.sleep(max(0.0, self.due - time.monotonic()))
-        return self.next_step
-
-    def step(self, action: Tensor) -> Step:
-        """Send and receive."""
-        self.send(action)
-        return self.recv()
-
-    def restart(self, rows: Tensor) -> Obs:
-        """Return the first observations of these rows."""
-        return {name: value[rows] for name, value in self.first_step.obs.items()}
-
-    def close(self) -> None:
-        """Do nothing; no resource is held."""
 
 
 class NullPolicy(Policy):

@@ -36,7 +36,8 @@ def main(spec: HostSpec, control_end: socket.socket) -> None:
     faulthandler.register(signal.SIGUSR1, stack_fd)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     os.environ["OMP_NUM_THREADS"] = str(spec.threads)
-    keep_freed_pages()
+    if not all(node.light for node in spec.program.nodes.values()):
+        keep_freed_pages()
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(spec.threads)
     defer_compiler_import()

@@ -18,6 +18,7 @@ from troop.engines.pool import ControlMessage, HostHandle, OnControl, host_handl
 from troop.engines.private_folder import use_for_multiprocessing
 from troop.engines.processes import child
 from troop.engines.processes.fork_server import PRELOAD_MODULES
+from troop.engines.processes.light_process import LightProcess, start_light_server
 from troop.engines.rpc.connection import Connection, socket_pair
 from troop.engines.rpc.decode import unpack
 from troop.engines.rpc.shared_memory import FlowCounters, create_memfd, from_memfd, to_memfd
@@ -55,12 +56,16 @@ class ProcessPool:
             # The fork server imports these once for all hosts, unless it already runs.
             loaded = sorted(name for name in sys.modules if name.startswith("troop."))
             self._context.set_forkserver_preload([*PRELOAD_MODULES, *loaded])
+            if light := [node for host in self.hosts.values() if host.light for node in host.nodes]:
+                start_light_server([[node.build.make, node.build] for node in light])
+        self._forks = start_method == "forkserver"
 
     def spawn(self, host: HostHandle) -> None:
         """Start a process for the host; it waits for `start` before it serves calls."""
         driver_end, host_end = socket_pair()
         spec = host.spec(self._seed, self._mailbox_bytes, self._wait_limit_s, rendezvous=self.rendezvous)
-        process = self._context.Process(target=child.main, args=(spec, host_end), name=host.name)
+        make_process = LightProcess if self._forks and host.light else self._context.Process
+        process = make_process(target=child.main, args=(spec, host_end), name=host.name)
         try:
             with block_stop_signals(), thread_limit(host.threads):  # until the child leads its own group
                 process.start()

@@ -57,6 +57,11 @@ class RayServerConnection:
             self.inbox.append(next_message)
             self._next_sequence += 1
 
+    @property
+    def generation(self) -> int:
+        """Number of the client's incarnation."""
+        return self._generation
+
     def read_incoming(self, drain: bool = False) -> None:
         """Do nothing: Ray calls `RayHost.receive_message` for every message."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+_FIELD_NAMES: dict[type, tuple[str, ...] | None] = {}  # reading them of a class is slow
+
 
 class NotJoinable(Exception):
     """The calls differ in more than their rows and must be made one by one."""
@@ -80,9 +82,16 @@ def _children(value: Any) -> list[Any] | None:  # noqa: ANN401
         return [value[key] for key in value]
     if isinstance(value, list | tuple):
         return list(value)
-    if dataclasses.is_dataclass(value):
-        return [getattr(value, field.name) for field in dataclasses.fields(value)]
-    return None
+    names = _field_names(type(value))
+    return None if names is None else [getattr(value, name) for name in names]
+
+
+def _field_names(kind: type) -> tuple[str, ...] | None:
+    """Return the names of the fields of a dataclass; None for other classes."""
+    if kind not in _FIELD_NAMES:
+        names = tuple(x.name for x in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+        _FIELD_NAMES[kind] = names
+    return _FIELD_NAMES[kind]
 
 
 def _rebuild(like: Any, children: list[Any]) -> Any:  # noqa: ANN401
@@ -93,8 +102,8 @@ def _rebuild(like: Any, children: list[Any]) -> Any:  # noqa: ANN401
     if isinstance(like, list | tuple):
         return type(like)(children)
     built = object.__new__(type(like))
-    for field, child in zip(dataclasses.fields(like), children, strict=True):
-        object.__setattr__(built, field.name, child)
+    for name, child in zip(_field_names(type(like)) or (), children, strict=True):
+        object.__setattr__(built, name, child)
     return built
 
 

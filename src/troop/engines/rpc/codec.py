@@ -24,6 +24,7 @@ STORAGE_DTYPES = {6: "int16", 15: "uint8", 16: "uint8"}  # sent instead of dtype
 ArrayHeader = tuple[bytes, int, int, bool]
 """Encoded dtype and shape, bytes of the array, the same rounded up to ALIGNMENT, whether it is complex."""
 _TENSOR_HEADERS: dict[Any, ArrayHeader] = {}  # by dtype and shape
+_NDARRAY_HEADERS: dict[Any, ArrayHeader] = {}  # by dtype and shape; computing the name of a dtype is slow
 INT, FLOAT, SIZE = struct.Struct("<q"), struct.Struct("<d"), struct.Struct("<I")
 OFFSET = struct.Struct("<Q")
 DIMENSIONS = [struct.Struct(f"<{n}Q") for n in range(33)]
@@ -220,8 +221,16 @@ def _put_ndarray(packed: Packed, value: Any) -> None:  # noqa: ANN401
     plain = value if value.flags.c_contiguous else value.copy()
     if not plain.dtype.isnative:
         plain = plain.astype(plain.dtype.newbyteorder("="))
-    header = (_dtype_and_shape(value.dtype.name, value.shape), plain.nbytes, aligned(plain.nbytes), False)
+    header = _NDARRAY_HEADERS.get((plain.dtype, plain.shape)) or _ndarray_header(plain)
     _put_array(packed, b"a", header, plain.__array_interface__["data"][0], value, plain)
+
+
+def _ndarray_header(value: Any) -> ArrayHeader:  # noqa: ANN401
+    if len(_NDARRAY_HEADERS) > 4096:
+        _NDARRAY_HEADERS.clear()
+    encoded, size = _dtype_and_shape(value.dtype.name, value.shape), value.nbytes
+    header = _NDARRAY_HEADERS[(value.dtype, value.shape)] = (encoded, size, aligned(size), False)
+    return header
 
 
 def _dtype_and_shape(dtype: str, shape: tuple[int, ...]) -> bytes:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from troop.core.remote import BatchLimits
 from troop.engines.host import Host
 from troop.engines.role_times import RoleTimes
-from troop.engines.rpc.batching import NotJoinable, join_rows, row_count, split_rows
+from troop.engines.rpc.batching import row_count
 from troop.engines.rpc.codec import call_prefix
 from troop.engines.rpc.message import CALL
+from troop.engines.rpc.waiting_calls import WaitingCalls, invoke_joined
 
 
 class ServerEdge(Protocol):
@@ -19,6 +22,11 @@ class ServerEdge(Protocol):
 
     inbox: Any  # a deque of messages with a `kind`
     zero_copy_prefixes: tuple[bytes, ...]  # call prefixes of methods that keep no reference to arguments
+
+    @property
+    def generation(self) -> int:
+        """Number of the client's process; a reply to a call of an earlier one must not be sent."""
+        ...
 
     @property
     def client_connected(self) -> bool:
@@ -63,6 +71,7 @@ class ServedMethod:
     function: Callable[..., Any]
     batched: bool
     readonly: bool
+    waiting: WaitingCalls[tuple[DecodedCall, int]]  # calls with the generation of their client, if batched
 
 
 class Dispatcher:
@@ -79,6 +88,8 @@ class Dispatcher:
         self.host, self.edges, self.replies = host, edges, replies
         self.role_times, self.on_call = role_times, on_call
         self._methods: dict[tuple[str, str], ServedMethod] = {}
+        self._batched: list[ServedMethod] = []  # those of them that are
+        self._generations: dict[int, int] = {}  # of each edge that has made a batched call, by its id
         self._changes = 0  # steps and calls so far that may have changed the state of a role
         prefixes = tuple(call_prefix(*method) for method in _zero_copy_methods(host))
         for edge in edges:
@@ -94,16 +105,30 @@ class Dispatcher:
             edge.read_incoming(drain=True)
 
     def serve(self) -> bool:
-        """Handle the messages that are in the inboxes now, one of each client in turn; return if any was."""
+        """Handle the messages that are in the inboxes now, one of each client in turn; return if any was.
+
+        Calls of batched methods are collected meanwhile. They are made together at the end, unless they wait
+        for more rows (see `BatchLimits`).
+        """
         waiting = [(edge, len(edge.inbox)) for edge in self.edges if edge.inbox]
         served, turn = bool(waiting), 0
         while waiting:
             for edge, _ in waiting:
-                if edge.inbox:  # a joined call may have consumed it
+                if edge.inbox:  # a client that was replaced meanwhile has an empty one
                     self._handle(self._decode_next(edge))
             turn += 1
             waiting = [entry for entry in waiting if entry[1] > turn]
+        now = time.perf_counter()
+        for method in self._batched:
+            if method.waiting.due_in(now) == 0:
+                self._make_batch(method)
+                served = True
         return served
+
+    def due_in(self) -> float:
+        """Return the seconds until collected calls must be made; infinity without any."""
+        now = time.perf_counter()
+        return min((method.waiting.due_in(now) for method in self._batched), default=math.inf)
 
     def _decode_next(self, edge: ServerEdge) -> DecodedCall:
         message = edge.inbox.popleft()
@@ -114,8 +139,14 @@ class Dispatcher:
         if message.kind == CALL and not edge.client_connected:
             return
         method = self._methods.get((node, name)) or self._find_method(node, name)
-        if method.batched and message.kind == CALL and not kwargs:
-            self._handle_batch(decoded, method)
+        is_batched = method.batched and message.kind == CALL and not kwargs
+        for other in self._batched:  # earlier calls of this client are made first
+            if not (is_batched and other is method) and any(
+                call[0] is edge for call, _ in other.waiting.calls
+            ):
+                self._make_batch(other)
+        if is_batched:
+            self._collect(decoded, method)
             return
         result = self._invoke(method, args, kwargs)
         edge.release(message)
@@ -126,9 +157,14 @@ class Dispatcher:
         self.on_call(node, name)
         if name.startswith("_"):
             raise AttributeError(f"{name} is private and cannot be called from another host")
-        function = getattr(self.host.roles[node], name)
-        marks = (getattr(function, mark, False) for mark in ("batched", "readonly"))
-        method = self._methods[(node, name)] = ServedMethod(node, name, function, *marks)
+        role = self.host.roles[node]
+        function = getattr(role, name)
+        is_batched, readonly = (getattr(function, mark, False) for mark in ("batched", "readonly"))
+        limits = getattr(role, "batch_limits", BatchLimits())
+        method = ServedMethod(node, name, function, is_batched, readonly, WaitingCalls(limits))
+        self._methods[(node, name)] = method
+        if is_batched:
+            self._batched.append(method)
         return method
 
     def _invoke(self, method: ServedMethod, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
@@ -140,34 +176,26 @@ class Dispatcher:
         self.role_times.add_busy(method.node, time.perf_counter() - began, 0)
         return result
 
-    def _handle_batch(self, first: DecodedCall, method: ServedMethod) -> None:
-        """Join `first` with the calls of the same method that are next in the inboxes of other clients."""
-        same: list[DecodedCall] = [first]
-        others: list[DecodedCall] = []
-        for edge in self.edges:
-            if edge.inbox and edge.inbox[0].kind == CALL and edge.client_connected:
-                decoded = self._decode_next(edge)
-                is_same = decoded[2][:2] == first[2][:2] and not decoded[2][3]
-                (same if is_same else others).append(decoded)
-        for (edge, message, _), result in zip(same, self._invoke_batch(method, same), strict=True):
+    def _collect(self, call: DecodedCall, method: ServedMethod) -> None:
+        """Let a call wait for others; make the batch if it is full."""
+        edge, rows = call[0], row_count(call[2][2]) or 1
+        if self._generations.get(id(edge)) != edge.generation:  # calls of an earlier process of the client
+            self._generations[id(edge)] = edge.generation
+            method.waiting.keep(lambda entry: entry[1] == entry[0][0].generation)
+        if not method.waiting.has_room(rows):
+            self._make_batch(method)
+        method.waiting.add((call, edge.generation), rows, time.perf_counter())
+        if method.waiting.rows >= method.waiting.limits.max_rows:
+            self._make_batch(method)
+
+    def _make_batch(self, method: ServedMethod) -> None:
+        """Make the collected calls of a method, if possible as one, except those of replaced clients."""
+        calls = [call for call, generation in method.waiting.take() if call[0].generation == generation]
+        calls = [call for call in calls if call[0].client_connected]
+        results = invoke_joined(lambda args: self._invoke(method, args, {}), [call[2][2] for call in calls])
+        for (edge, message, _), result in zip(calls, results, strict=True):
             edge.release(message)
             self._reply(edge, message, result, method)
-        for decoded in others:
-            self._handle(decoded)
-
-    def _invoke_batch(self, method: ServedMethod, calls: list[DecodedCall]) -> list[Any]:
-        """Return the result of each call; calls the method once if the calls can be joined."""
-        all_args = [args for _, _, (_, _, args, _) in calls]
-        counts = [row_count(args) for args in all_args]
-        if len(all_args) > 1 and all(count is not None for count in counts):
-            known_counts = [count or 0 for count in counts]
-            try:
-                joined = join_rows(all_args, known_counts)
-            except NotJoinable:
-                pass
-            else:
-                return split_rows(self._invoke(method, joined, {}), known_counts)
-        return [self._invoke(method, args, {}) for args in all_args]
 
     def _reply(self, edge: ServerEdge, message: Any, result: Any, method: ServedMethod) -> None:  # noqa: ANN401
         shared = (f"{method.node}.{method.name}", self._changes) if method.readonly else None

@@ -27,11 +27,13 @@ class SpinPoller:
             return self.poll.poll(0)
         began = now = time.perf_counter()
         events: list[tuple[int, int]] = []
-        if self._mean_wait_s < SPIN_S:
-            while not (events := self.poll.poll(0)) and now - began < SPIN_S:
+        short = milliseconds < 1  # poll() rounds up to whole milliseconds
+        if short or self._mean_wait_s < SPIN_S:
+            limit = milliseconds / 1000 if short else SPIN_S
+            while not (events := self.poll.poll(0)) and now - began < limit:
                 os.sched_yield()
                 now = time.perf_counter()
-        if not events:
+        if not events and not short:
             events = self.poll.poll(milliseconds)
         self._mean_wait_s += (min(time.perf_counter() - began, WAIT_CAP_S) - self._mean_wait_s) / 8
         return events

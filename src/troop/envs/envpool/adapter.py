@@ -15,13 +15,12 @@ from functools import lru_cache
 from typing import Any, Literal, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from troop.core.config import bounded
-from troop.core.env import PRIVILEGED, EnvSpec, Obs, Step, VectorEnv
+from troop.core.env import PRIVILEGED, EnvSpec, VectorEnv
 from troop.core.env_calls import env_call
 from troop.core.errors import BadInput, SetupProblem
+from troop.core.numpy_env import NumPyEnv, NumPyObs, NumPyStep, first_step
 from troop.envs.actions import ActionConverter, convert_action_space
 from troop.envs.envpool import atari, playground
 from troop.envs.envpool.lazy_import import import_envpool
@@ -30,10 +29,14 @@ from troop.envs.envpool.spaces import observation_arrays, omitted_keys
 from troop.envs.envpool.task_spec import envpool_spec
 from troop.envs.frames import FrameConfig
 from troop.envs.guard import EnvGuard
+from troop.envs.hidden_columns import HiddenColumnsEnv, with_hidden_columns
 from troop.envs.last_step import LastStepEnv, with_last_step
 from troop.envs.observations import ObsArray, ObsConverter, assign_names
 from troop.envs.seeding import hash_seed
 from troop.envs.settings import Setting
+from troop.envs.tensor_env import to_tensors
+
+PRELOAD = ("troop.envs.envpool.preload",)  # imported before processes of this env fork
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class EnvPool:
     """Reward of training; tuned: FastTD3's weights, for the G1 and T1 joystick tasks. Evaluation always uses
     the default reward."""
     frames: FrameConfig = field(default_factory=FrameConfig)
+    hide: tuple[int, ...] = ()
+    """Columns of the vector `obs`, counted from 0, that are left out: a partially observable task."""
     last_step: bool = False
     """Add the last action and the last reward, clipped to [-1, 1], to the observations."""
 
@@ -86,13 +91,19 @@ class EnvPool:
         fields, limit = dict(layout.converter.fields), layout.episode_limit
         actions = layout.actions.spec
         spec = self.frames.spec(EnvSpec(self.id, fields, actions, self.envs, limit, layout.omitted))
+        spec = with_hidden_columns(spec, self.hide)
         return with_last_step(spec) if self.last_step else spec
 
     def make(self, seed: int, device: str = "cpu") -> VectorEnv:
         """Build the simulators, guarded against non-finite rows. Raises SetupProblem if EnvPool fails."""
+        return to_tensors(self.make_numpy(seed), device)
+
+    def make_numpy(self, seed: int) -> NumPyEnv:
+        """Build the same simulators without torch."""
         with env_call(self.id, "__init__"):
-            plain = dataclasses.replace(self, frames=FrameConfig(), last_step=False)
-            env = self.frames.wrap(EnvPoolEnv(plain, seed, device), background=True)
+            plain = dataclasses.replace(self, frames=FrameConfig(), hide=(), last_step=False)
+            env = self.frames.wrap(EnvPoolEnv(plain, seed), background=True)
+        env = HiddenColumnsEnv(env, self.hide) if self.hide else env
         return EnvGuard(LastStepEnv(env) if self.last_step else env)
 
     def with_envs(self, envs: int) -> Self:
@@ -123,10 +134,9 @@ class EnvPoolLayout:
 class EnvPoolEnv:
     """A pool of simulators; the C++ threads step between `send` and `recv`."""
 
-    def __init__(self, cfg: EnvPool, seed: int, device: str, **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, cfg: EnvPool, seed: int, **options: Any) -> None:  # noqa: ANN401
         self.cfg = cfg
         self.spec = cfg.spec
-        self.device = torch.device(device)
         self._layout = _layout(cfg.id, cfg.settings, cfg.slim_assets)
         self._options = options
         self.pool: Any = None
@@ -134,7 +144,7 @@ class EnvPoolEnv:
         self._ended: np.ndarray = np.zeros(self.spec.envs, dtype=bool)
         self._build(seed)
 
-    def reset(self, seed: int) -> Step:
+    def reset(self, seed: int) -> NumPyStep:
         """Start a new episode in every env; all rows have `valid` False.
 
         EnvPool takes a seed only at construction, so this rebuilds the pool unless it is new and has `seed`.
@@ -143,16 +153,15 @@ class EnvPoolEnv:
             self._build(seed)
         self._used = True
         raw, _ = self.pool.reset()
-        obs = self._layout.converter.convert(raw, self.device)
+        obs = self._layout.converter.convert(raw)
         self._ended[:] = False
-        false = torch.zeros(self.spec.envs, dtype=torch.bool, device=self.device)
-        return Step(obs, obs, torch.zeros(self.spec.envs, device=self.device), false, false, false)
+        return first_step(obs, self.spec.envs)
 
-    def send(self, action: Tensor) -> None:
+    def send(self, action: np.ndarray) -> None:
         """Start a step and return at once."""
         self.pool.send(self._layout.actions.to_env(action))
 
-    def recv(self) -> Step:
+    def recv(self) -> NumPyStep:
         """Wait for the step that the last `send` started and return its result."""
         raw, reward, terminated, truncated, _ = self.pool.recv()
         was_reset = self._ended
@@ -161,27 +170,20 @@ class EnvPoolEnv:
             reward = np.where(was_reset, np.float32(0), reward)
             terminated, truncated = terminated & ~was_reset, truncated & ~was_reset
         self._ended = terminated | truncated
-        obs = self._layout.converter.convert(raw, self.device)
-        return Step(
-            obs,
-            obs,
-            torch.from_numpy(reward).to(self.device),
-            torch.from_numpy(terminated).to(self.device),
-            torch.from_numpy(truncated).to(self.device),
-            torch.from_numpy(~was_reset).to(self.device),
-        )
+        obs = self._layout.converter.convert(raw)
+        return NumPyStep(obs, obs, reward, terminated, truncated, ~was_reset)
 
-    def step(self, action: Tensor) -> Step:
+    def step(self, action: np.ndarray) -> NumPyStep:
         """`send` followed by `recv`."""
         self.send(action)
         return self.recv()
 
-    def restart(self, rows: Tensor) -> Obs:
+    def restart(self, rows: np.ndarray) -> NumPyObs:
         """Restart the envs `rows` and return their first observations; not between `send` and `recv`."""
-        indices = rows.cpu().numpy().astype(np.int32)
+        indices = rows.astype(np.int32)
         raw, _ = self.pool.reset(indices)
         self._ended[indices] = False
-        return self._layout.converter.convert(raw, self.device)
+        return self._layout.converter.convert(raw)
 
     def close(self) -> None:
         """Release threads and memory; further calls have no effect."""

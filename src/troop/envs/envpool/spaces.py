@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from troop.core.env import OBS, PRIVILEGED
 from troop.envs.images import looks_like_image
@@ -55,8 +54,7 @@ def _array(key: str, spec: Any, only_array: bool) -> ObsArray:  # noqa: ANN401 -
     shape = tuple(int(size) for size in spec.shape if size != -1)
     name = PRIVILEGED if backend_name == "privileged_state" else OBS
     if looks_like_image(shape, np.dtype(spec.dtype), spec.minimum, spec.maximum, only_array):
-        dtype = torch.uint8 if spec.dtype == np.uint8 else torch.float32
-        return ObsArray(path, shape, "image", name, dtype=dtype)
+        return ObsArray(path, shape, "image", name, dtype="uint8" if spec.dtype == np.uint8 else "float32")
     if np.issubdtype(spec.dtype, np.integer) and shape == ():
         low, high = int(np.min(spec.minimum)), int(np.max(spec.maximum))
         if 0 <= high - low < MAX_ONE_HOT:

@@ -14,24 +14,27 @@ from functools import lru_cache
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from troop.core.config import bounded
-from troop.core.env import EnvSpec, Obs, Step, VectorEnv
+from troop.core.env import EnvSpec, VectorEnv
 from troop.core.env_calls import env_call
 from troop.core.errors import BadInput, SetupProblem
 from troop.core.memory import resident_bytes
+from troop.core.numpy_env import NumPyEnv, NumPyObs, NumPyStep, first_step, replace_rows
 from troop.envs.actions import ActionConverter, convert_action_space
 from troop.envs.frames import FrameConfig
 from troop.envs.guard import EnvGuard
 from troop.envs.gymnasium.spaces import observation_arrays
 from troop.envs.gymnasium.user_envs import find_constructor
 from troop.envs.gymnasium.workers import EnvWorkers
+from troop.envs.hidden_columns import HiddenColumnsEnv, with_hidden_columns
 from troop.envs.last_step import LastStepEnv, with_last_step
 from troop.envs.observations import ObsConverter, assign_names
 from troop.envs.seeding import hash_seed
 from troop.envs.settings import Setting
+from troop.envs.tensor_env import to_tensors
+
+PRELOAD = ("gymnasium.vector", "troop.envs.gymnasium.checks")  # imported before processes of this env fork
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class Gymnasium:
     worker_limit_s: float = bounded(60.0, above=0)
     """Seconds that a worker has for a step or a reset; it is replaced after that."""
     frames: FrameConfig = field(default_factory=FrameConfig)
+    hide: tuple[int, ...] = ()
+    """Columns of the vector `obs`, counted from 0, that are left out: a partially observable task."""
     last_step: bool = False
     """Add the last action and the last reward, clipped to [-1, 1], to the observations."""
 
@@ -72,6 +77,7 @@ class Gymnasium:
         layout = self.layout
         fields, limit = dict(layout.converter.fields), layout.episode_limit
         spec = self.frames.spec(EnvSpec(self.id, fields, layout.actions.spec, self.envs, limit))
+        spec = with_hidden_columns(spec, self.hide)
         return with_last_step(spec) if self.last_step else spec
 
     @property
@@ -81,9 +87,14 @@ class Gymnasium:
 
     def make(self, seed: int, device: str = "cpu") -> VectorEnv:
         """Build the envs, guarded against non-finite rows. Raises SetupProblem if they cannot start."""
+        return to_tensors(self.make_numpy(seed), device)
+
+    def make_numpy(self, seed: int) -> NumPyEnv:
+        """Build the same envs without torch."""
         with env_call(self.id, "__init__"):
-            plain = dataclasses.replace(self, frames=FrameConfig(), last_step=False)
-            env = self.frames.wrap(GymnasiumEnv(plain, seed, device))
+            plain = dataclasses.replace(self, frames=FrameConfig(), hide=(), last_step=False)
+            env = self.frames.wrap(GymnasiumEnv(plain, seed))
+        env = HiddenColumnsEnv(env, self.hide) if self.hide else env
         return EnvGuard(LastStepEnv(env) if self.last_step else env)
 
     def with_envs(self, envs: int) -> Self:
@@ -111,10 +122,9 @@ class GymnasiumEnv:
     With autoreset disabled, the adapter resets ended envs itself and behaves as in same-step mode.
     """
 
-    def __init__(self, cfg: Gymnasium, seed: int, device: str) -> None:
+    def __init__(self, cfg: Gymnasium, seed: int) -> None:
         self.cfg = cfg
         self.spec = cfg.spec
-        self.device = torch.device(device)
         self._layout = _layout(cfg.id, cfg.settings)
         self.vector: Any = _make_vector(cfg)
         self._workers = self.vector if isinstance(self.vector, EnvWorkers) else None
@@ -122,24 +132,23 @@ class GymnasiumEnv:
         self._ended = np.zeros(cfg.envs, dtype=bool)  # next_step mode: envs that the next step resets
         self._action: np.ndarray | None = None
 
-    def reset(self, seed: int) -> Step:
+    def reset(self, seed: int) -> NumPyStep:
         """Start a new episode in every env; all rows have `valid` False."""
         first_seed = hash_seed(seed)
         raw, _ = self.vector.reset(seed=[first_seed + i for i in range(self.cfg.envs)])
-        obs = self._layout.converter.convert(raw, self.device)
+        obs = self._layout.converter.convert(raw)
         self._ended = np.zeros(self.cfg.envs, dtype=bool)
         self._take_lost()
-        false = torch.zeros(self.cfg.envs, dtype=torch.bool, device=self.device)
-        return Step(obs, obs, torch.zeros(self.cfg.envs, device=self.device), false, false, false)
+        return first_step(obs, self.cfg.envs)
 
-    def send(self, action: Tensor) -> None:
+    def send(self, action: np.ndarray) -> None:
         """Start a step; workers step in the background, envs of this process step in `recv`."""
         raw_action = self._layout.actions.to_env(action)
         self._action = raw_action
         if self._workers is not None:
             self._workers.step_async(raw_action)
 
-    def recv(self) -> Step:
+    def recv(self) -> NumPyStep:
         """Return the result of the last `send`. Raises BadInput if there was none."""
         if self._action is None:
             raise BadInput(f"recv() of env '{self.cfg.id}' was called without a send() before it.")
@@ -153,18 +162,18 @@ class GymnasiumEnv:
         terminated, truncated = terminated & ~lost, truncated & ~lost
         # If an episode terminates in the very step of the time limit, it counts as terminated.
         truncated = truncated & ~terminated
-        obs = next_obs = self._layout.converter.convert(raw, self.device)
+        obs = next_obs = self._layout.converter.convert(raw)
         if self.cfg.autoreset == "next_step":
             self._ended = done
         elif done.any():
             obs, next_obs = self._split_observations(obs, done, info)
-        return Step(
+        return NumPyStep(
             obs,
             next_obs,
-            torch.from_numpy(np.where(was_reset, 0, reward).astype(np.float32)).to(self.device),
-            torch.from_numpy(terminated).to(self.device),
-            torch.from_numpy(truncated).to(self.device),
-            torch.from_numpy(~was_reset).to(self.device),
+            np.where(was_reset, 0, reward).astype(np.float32),
+            terminated,
+            truncated,
+            ~was_reset,
             int(lost.sum()),
         )
 
@@ -176,22 +185,20 @@ class GymnasiumEnv:
             self._workers.lost[:] = False
         return lost
 
-    def step(self, action: Tensor) -> Step:
+    def step(self, action: np.ndarray) -> NumPyStep:
         """`send` followed by `recv`."""
         self.send(action)
         return self.recv()
 
-    def restart(self, rows: Tensor) -> Obs:
+    def restart(self, rows: np.ndarray) -> NumPyObs:
         """Restart the envs `rows` and return their first observations; not between `send` and `recv`."""
-        indices = rows.cpu().numpy()
         mask = np.zeros(self.cfg.envs, dtype=bool)
-        mask[indices] = True
+        mask[rows] = True
         raw, _ = self.vector.reset(options={"reset_mask": mask})
         self._ended = self._ended & ~mask
         if self._workers is not None:
             self._workers.lost &= ~mask
-        index = torch.from_numpy(indices).to(self.device)
-        return {name: x[index] for name, x in self._layout.converter.convert(raw, self.device).items()}
+        return {name: x[rows] for name, x in self._layout.converter.convert(raw).items()}
 
     def close(self) -> None:
         """Release processes and memory; further calls have no effect."""
@@ -199,19 +206,21 @@ class GymnasiumEnv:
             self.vector.close()
             self.vector = None
 
-    def _split_observations(self, obs: Obs, done: np.ndarray, info: dict[str, Any]) -> tuple[Obs, Obs]:
+    def _split_observations(
+        self, obs: NumPyObs, done: np.ndarray, info: dict[str, Any]
+    ) -> tuple[NumPyObs, NumPyObs]:
         """Return (obs, next_obs) of a step in which the episodes of the rows `done` ended.
 
         With autoreset disabled, `obs` holds their final observations, and this method resets them. In
         same-step mode `obs` holds their first observations, and the final ones are in `info`.
         """
-        rows = torch.from_numpy(np.flatnonzero(done)).to(self.device)
+        rows = np.flatnonzero(done)
         if self.cfg.autoreset == "disabled":
             first = self.restart(rows)
-            return {name: value.index_copy(0, rows, first[name]) for name, value in obs.items()}, obs
-        final_rows = [info["final_obs"][i] for i in np.flatnonzero(done)]
-        final = self._layout.converter.convert(_stack(final_rows), self.device)
-        return obs, {name: value.index_copy(0, rows, final[name]) for name, value in obs.items()}
+            return {name: replace_rows(value, rows, first[name]) for name, value in obs.items()}, obs
+        final_rows = [info["final_obs"][i] for i in rows]
+        final = self._layout.converter.convert(_stack(final_rows))
+        return obs, {name: replace_rows(value, rows, final[name]) for name, value in obs.items()}
 
 
 def _stack(rows: list[Any]) -> Any:  # noqa: ANN401 - nested dicts and tuples of arrays
@@ -240,7 +249,7 @@ def _make_vector(cfg: Gymnasium) -> Any:  # noqa: ANN401
         if cfg.workers:
             return EnvWorkers(cfg.id, cfg.settings, cfg.envs, cfg.autoreset, cfg.workers, cfg.worker_limit_s)
         makers = [lambda: CheckedEnv(constructor(), cfg.id)] * cfg.envs
-        # Tensors of a Step share memory with the returned arrays, so Gymnasium must return copies.
+        # Arrays of a Step share memory with the returned arrays, so Gymnasium must return copies.
         return SyncVectorEnv(makers, copy=True, autoreset_mode=AutoresetMode[cfg.autoreset.upper()])
     except (OSError, MemoryError, EOFError) as error:
         raise SetupProblem(f"Gymnasium cannot start {cfg.envs} envs of '{cfg.id}': {error}") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from troop.core.env import ACTION_MASK, OBS, PRIVILEGED
 from troop.core.errors import BadInput
@@ -30,8 +29,8 @@ def observation_arrays(space: Any, id: str, path: tuple[str | int, ...] = ()) ->
     if isinstance(space, spaces.Discrete):
         return [ObsArray(path, (), "one_hot", name, choices=int(space.n), min_value=int(space.start))]
     if isinstance(space, spaces.Box) and _is_image(space, only_array=not path):
-        dtype = torch.uint8 if space.dtype == np.uint8 else torch.float32
-        return [ObsArray(path, tuple(space.shape), "image", name, dtype=dtype)]
+        shape = tuple(space.shape)
+        return [ObsArray(path, shape, "image", name, dtype="uint8" if space.dtype == np.uint8 else "float32")]
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
         return [ObsArray(path, tuple(space.shape), "vector", name)]
     position = "".join(f"[{part!r}]" for part in path)

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from troop.core.config import bounded, suggest
-from troop.core.env import OBS, PRIVILEGED, Continuous, Discrete, EnvSpec, Field, VectorEnv
+from troop.core.env import OBS, PRIVILEGED, EnvSpec, Field, VectorEnv
 from troop.core.env_calls import env_call
 from troop.core.errors import BadInput
+from troop.core.numpy_env import NumPyEnv
 from troop.envs.guard import EnvGuard
+from troop.envs.hidden_columns import HiddenColumnsEnv, with_hidden_columns
 from troop.envs.last_step import LastStepEnv, with_last_step
-from troop.envs.toy.envs import Chain, Clock, Countdown, Faulty, PointMass, Reach, Recall, Sleepy
+from troop.envs.tensor_env import to_tensors
+from troop.envs.toy.envs import Chain, Clock, Countdown, Faulty, PointMass, Reach, Sleepy
+from troop.envs.toy.memory import Cue, Recall
 
 Autoreset = Literal["same_step", "next_step"]
 Fault = Literal["nan_obs", "inf_obs", "nan_reward", "inf_reward"]
@@ -38,6 +42,12 @@ class Toy:
     """Sleepy: duration of a vector step."""
     faults: tuple[tuple[int, int, Fault], ...] = ()
     """Faulty: (vector step since reset, row, fault)."""
+    cues: int = bounded(2, low=2)
+    """Cue-v0: number of cues and of actions."""
+    delay: int = bounded(20, low=1)
+    """Cue-v0: steps between the cue and the question."""
+    hide: tuple[int, ...] = ()
+    """Columns of the vector `obs`, counted from 0, that are left out: a partially observable task."""
     last_step: bool = False
     """Add the last action and the last reward, clipped to [-1, 1], to the observations."""
 
@@ -48,17 +58,21 @@ class Toy:
         obs = {OBS: env.obs_field(self)}
         if self.privileged:
             obs[PRIVILEGED] = Field((1,))
-        if self.discrete and env.action_size > 1:
-            raise BadInput(f"--env.discrete is set, but toy:{self.id} has only continuous actions.")
-        action = Discrete(2) if self.discrete else Continuous(env.action_size)
-        limit = None if self.id in ("Countdown", "Recall") else env.time_limit(self)
-        spec = EnvSpec(f"toy:{self.id}", obs, action, self.envs, limit)
+        limit = env.time_limit(self) if env.truncates else None
+        spec = EnvSpec(f"toy:{self.id}", obs, env.action_spec(self), self.envs, limit)
+        spec = with_hidden_columns(spec, self.hide)
         return with_last_step(spec) if self.last_step else spec
 
     def make(self, seed: int, device: str = "cpu") -> VectorEnv:
         """Build the env, guarded against non-finite rows."""
+        return to_tensors(self.make_numpy(seed), device)
+
+    def make_numpy(self, seed: int) -> NumPyEnv:
+        """Build the same env without torch."""
         with env_call(self.id, "__init__"):
-            env = _toy_env(self.id)(dataclasses.replace(self, last_step=False), seed, device)
+            plain = dataclasses.replace(self, hide=(), last_step=False)
+            env: NumPyEnv = _toy_env(self.id)(plain, seed)
+        env = HiddenColumnsEnv(env, self.hide) if self.hide else env
         return EnvGuard(LastStepEnv(env) if self.last_step else env)
 
     def with_envs(self, envs: int) -> Self:
@@ -72,7 +86,7 @@ class Toy:
 
 TOY_ENVS: dict[str, type[Clock]] = {
     env.__name__: env for env in (Clock, Countdown, Chain, PointMass, Reach, Recall, Faulty, Sleepy)
-}
+} | {"Cue-v0": Cue}
 
 
 def _toy_env(name: str) -> type[Clock]:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import IO, Any
 
 import numpy as np
-import torch
 
-from troop.core.env import Step
+from troop.core.numpy_env import NumPyEnv
 from troop.envs.envpool.adapter import EnvPool, EnvPoolEnv
 from troop.envs.envpool.catalog import modules
 from troop.envs.frames import FrameConfig
 from troop.envs.gymnasium.adapter import Gymnasium, GymnasiumEnv
+from troop.envs.hidden_columns import HiddenColumnsEnv
 from troop.envs.last_step import LastStepEnv
 from troop.envs.pipe import read_message, write_message
 
@@ -58,19 +58,20 @@ def _is_mujoco(request: dict[str, Any]) -> bool:
 
 def _play(request: dict[str, Any], from_parent: IO[bytes], to_parent: IO[bytes]) -> None:
     simulator, render = _build(request)
-    env = FrameConfig(**request["frames"]).wrap(simulator)
+    env: NumPyEnv = FrameConfig(**request["frames"]).wrap(simulator)
+    env = HiddenColumnsEnv(env, tuple(request["hide"])) if request["hide"] else env
     env = LastStepEnv(env) if request["last_step"] else env
-    step: Step = env.reset(request["seed"])
+    step = env.reset(request["seed"])
     total, count = 0.0, 0
     for count in range(1, request["steps"] + 1):
         if (count - 1) % request["stride"] == 0:
             write_message(to_parent, {"kind": "frame"}, [render()])
-        arrays = [value.numpy() for value in step.obs.values()]
+        arrays = list(step.obs.values())
         write_message(to_parent, {"kind": "obs", "names": list(step.obs)}, arrays)
         _, (action,) = read_message(from_parent)
-        step = env.step(torch.from_numpy(action))
-        total += float(step.reward)
-        if bool(step.terminated) or bool(step.truncated):
+        step = env.step(action)
+        total += float(step.reward[0])
+        if bool(step.terminated[0] or step.truncated[0]):
             break
     write_message(to_parent, {"kind": "end", "return": total, "steps": count})
     env.close()
@@ -82,12 +83,12 @@ def _build(request: dict[str, Any]) -> tuple[EnvPoolEnv | GymnasiumEnv, Render]:
     if request["backend"] == "envpool":
         cfg = EnvPool(request["id"], envs=1, threads=1, settings=settings, slim_assets=False)
         env = EnvPoolEnv(
-            cfg, request["seed"], "cpu", render_mode="rgb_array", render_width=width, render_height=height
+            cfg, request["seed"], render_mode="rgb_array", render_width=width, render_height=height
         )
         first_camera = _is_mujoco(request) and "render_camera_id" not in dict(settings)
         return env, lambda: _render(env.pool, first_camera)
     settings = (*settings, ("render_mode", "rgb_array"))
-    single = GymnasiumEnv(Gymnasium(request["id"], 1, "next_step", settings=settings), request["seed"], "cpu")
+    single = GymnasiumEnv(Gymnasium(request["id"], 1, "next_step", settings=settings), request["seed"])
     return single, lambda: np.asarray(single.vector.render()[0], dtype=np.uint8)
 
 

@@ -99,7 +99,7 @@ def _env_request(env: EnvConfig) -> dict[str, Any]:
         backend = "envpool" if isinstance(env, EnvPool) else "gymnasium"
         settings, frames = [list(pair) for pair in env.settings], dataclasses.asdict(env.frames)
         request = {"backend": backend, "id": env.id, "settings": settings, "frames": frames}
-        return request | {"last_step": env.last_step}
+        return request | {"hide": list(env.hide), "last_step": env.last_step}
     raise SetupProblem(
         f"Env '{env.id}' cannot be rendered; videos are supported for EnvPool and Gymnasium envs."
     )

@@ -234,9 +234,12 @@ def test_experience_and_unsupported_reason(case):
     assert isinstance(case.config.experience, NStep)
     assert case.config.unsupported_reason(case.spec) is None
     if isinstance(case.spec.action, Discrete):
-        assert "Use FastTD3, TD3, DDPG, SAC or FlashSAC" in case.config.unsupported_reason(SPEC)
+        reason = case.config.unsupported_reason(SPEC)
+        assert "Use FastTD3, TD3, DDPG, SAC or FlashSAC" in reason
     else:
-        assert "Use DQN, C51 or Rainbow" in case.config.unsupported_reason(CHOICES)
+        reason = case.config.unsupported_reason(CHOICES)
+        assert "Use DQN, C51, Rainbow or R2D2" in reason
+    assert "PPO, A2C, A3C, IMPALA, APPO and UNREAL take both" in reason
 
 
 def test_importing_algorithms_imports_no_env_or_engine():

@@ -9,6 +9,7 @@ from troop.nets.cnn import TORSOS, default_torso, unsupported_image_reason
 from troop.nets.outside import unknown_network_reason
 
 MAX_CHOICES = 4096  # actions for which a Q-network has an output each
+ANY_ACTIONS = "PPO, A2C, A3C, IMPALA, APPO and UNREAL"  # algorithms that take every kind of action
 
 
 def continuous_control_reason(spec: EnvSpec, torso: str | None = None) -> str | None:
@@ -16,7 +17,7 @@ def continuous_control_reason(spec: EnvSpec, torso: str | None = None) -> str | 
     if not isinstance(spec.action, Continuous):
         return (
             f"{spec.id} has discrete actions; FastTD3, TD3, DDPG, SAC and FlashSAC take continuous ones. "
-            "Use DQN, C51 or Rainbow for discrete ones"
+            f"Use DQN, C51, Rainbow or R2D2 for discrete ones; {ANY_ACTIONS} take both"
         )
     if torso is None:
         if not spec.images:
@@ -24,7 +25,7 @@ def continuous_control_reason(spec: EnvSpec, torso: str | None = None) -> str | 
         name = spec.images[0]
         return (
             f"{spec.id} has images {spec.obs[name].shape} as observation '{name}'; this algorithm takes "
-            "vectors. Use SAC or TD3, for instance with the recipe sac-pixels"
+            "vectors. Use SAC or TD3, for instance with the recipe sac-pixels, or PPO, IMPALA or APPO"
         )
     return observation_reason(spec, torso, False)
 
@@ -64,13 +65,13 @@ def discrete_control_reason(spec: EnvSpec, torso: str, normalize_observations: b
     """Require discrete actions, and vectors or images [channels, height, width] of uint8 or float32."""
     if not isinstance(spec.action, Discrete):
         return (
-            f"{spec.id} has continuous actions; DQN, C51 and Rainbow take discrete ones. "
-            "Use FastTD3, TD3, DDPG, SAC or FlashSAC for continuous ones"
+            f"{spec.id} has continuous actions; DQN, C51, Rainbow and R2D2 take discrete ones. "
+            f"Use FastTD3, TD3, DDPG, SAC or FlashSAC for continuous ones; {ANY_ACTIONS} take both"
         )
     if spec.action.choices > MAX_CHOICES:
         return (
-            f"{spec.id} has {spec.action.choices:,} actions{_factors(spec.action)}; DQN, C51 and Rainbow "
-            f"have an output for each and take at most {MAX_CHOICES:,}"
+            f"{spec.id} has {spec.action.choices:,} actions{_factors(spec.action)}; DQN, C51, Rainbow and "
+            f"R2D2 have an output for each and take at most {MAX_CHOICES:,}. {ANY_ACTIONS} have no such limit"
         )
     return observation_reason(spec, torso, normalize_observations)
 

@@ -32,9 +32,9 @@ from troop.core.exploration import Exploration, LinearSchedule
 from troop.core.peers import NO_PEERS, Peers
 from troop.functional.gae import gae, with_final_values
 from troop.functional.vtrace import vtrace
+from troop.nets.activations import Activation
 from troop.nets.actor_critic import ActorCriticConfig
 from troop.nets.cnn import Torso
-from troop.nets.mlp import Activation
 from troop.nets.normalizer import Normalizer
 from troop.nets.recurrent import Core
 

@@ -36,11 +36,11 @@ from troop.core.errors import BadInput
 from troop.core.exploration import Exploration, PerEpisodeUniform, RandomStart
 from troop.core.peers import NO_PEERS, Peers
 from troop.functional import categorical, repeated_noise, tanh_normal, td
+from troop.nets.activations import Activation
 from troop.nets.actors import GaussianActor
 from troop.nets.cnn import Torso
 from troop.nets.critics import Critics, QReduction, Reduction
 from troop.nets.encoder import ObservationEncoder, Trunk
-from troop.nets.mlp import Activation
 from troop.nets.network_config import NetworkConfig, NetworkKind
 from troop.nets.normalizer import Normalizer
 from troop.nets.temperature import Temperature

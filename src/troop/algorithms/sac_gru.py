@@ -30,8 +30,8 @@ from troop.core.env import Continuous, EnvSpec, Obs
 from troop.core.exploration import Exploration, PerEpisodeUniform, RandomStart
 from troop.core.peers import NO_PEERS, Peers
 from troop.functional import repeated_noise, tanh_normal, td
+from troop.nets.activations import Activation
 from troop.nets.actors import GaussianActor
-from troop.nets.mlp import Activation
 from troop.nets.network_config import NetworkConfig
 from troop.nets.temperature import Temperature
 

@@ -29,8 +29,8 @@ from troop.core.env import Continuous, EnvSpec, Obs
 from troop.core.exploration import Exploration, PerEpisodeUniform, RandomStart
 from troop.core.peers import NO_PEERS, Peers
 from troop.functional import repeated_noise, td
+from troop.nets.activations import Activation
 from troop.nets.actors import DeterministicActor
-from troop.nets.mlp import Activation
 from troop.nets.network_config import NetworkConfig
 
 PREACTIVATION_LIMIT = 1.5  # |u| from which `preactivation_penalty` counts

@@ -30,10 +30,10 @@ from troop.core.exploration import Exploration, LinearSchedule
 from troop.core.peers import NO_PEERS, Peers
 from troop.functional.gae import gae, with_final_values
 from troop.functional.pixel_control import cell_grid, pixel_change
+from troop.nets.activations import Activation
 from troop.nets.actor_critic import ActorCriticConfig
 from troop.nets.auxiliary_heads import FRAMES, PixelControlHead, RewardPredictionHead
 from troop.nets.cnn import Torso, to_unit_range
-from troop.nets.mlp import Activation
 from troop.nets.normalizer import Normalizer
 from troop.nets.recurrent import Core
 

@@ -40,11 +40,14 @@ def vtrace_kernel(inputs: tuple[Tensor, ...], limits: tuple[float, ...]) -> tupl
     """
     from troop.functional.advantage_loops import vtrace_loop
 
-    target, advantage = (torch.empty_like(inputs[0], memory_format=torch.contiguous_format) for _ in range(2))
-    log_ratio, reward, discount, value, next_value, trace = (x.numpy() for x in inputs)
-    last, rho = np.zeros(target.shape[1], log_ratio.dtype), np.exp(log_ratio)
+    log_ratio, *rest = inputs
+    target = torch.empty_like(log_ratio, memory_format=torch.contiguous_format)
+    advantage = torch.empty_like(target)
+    torch.exp(log_ratio, out=advantage)  # the loop replaces the ratios by the advantages
+    reward, discount, value, next_value, trace = (x.numpy() for x in rest)
+    last = np.zeros(target.shape[1], reward.dtype)
     rho_bar, c_bar, pg_rho_bar, trace_lambda = (last.dtype.type(x) for x in limits)
     numbers = (rho_bar, c_bar, pg_rho_bar, trace_lambda)
     out = (last, target.numpy(), advantage.numpy())
-    vtrace_loop(rho, reward, discount, value, next_value, trace, numbers, *out)
+    vtrace_loop(reward, discount, value, next_value, trace, numbers, *out)
     return target, advantage

@@ -52,7 +52,6 @@ def gae_loop(
 
 @njit(cache=True, nogil=True, inline="never")
 def vtrace_row(
-    rho: Array,
     reward: Array,
     discount: Array,
     value: Array,
@@ -63,10 +62,13 @@ def vtrace_row(
     target: Array,
     advantage: Array,
 ) -> None:
-    """Write v_t and A_t of one step; `last` holds v - V of the step after t, then of t."""
+    """Write v_t and A_t of one step; `last` holds v - V of the step after t, then of t.
+
+    `advantage` holds rho_t before, so that the ratios need no memory of their own.
+    """
     rho_bar, c_bar, pg_rho_bar, trace_lambda = limits
     for b in range(len(last)):
-        ratio = rho[b]
+        ratio = advantage[b]
         pg_rho = ratio if ratio < pg_rho_bar else pg_rho_bar  # min() would not become vector instructions
         clipped_rho = ratio if ratio < rho_bar else rho_bar
         c = trace_lambda * (ratio if ratio < c_bar else c_bar)
@@ -79,7 +81,6 @@ def vtrace_row(
 
 @njit(cache=True, nogil=True)
 def vtrace_loop(
-    rho: Array,
     reward: Array,
     discount: Array,
     value: Array,
@@ -90,7 +91,7 @@ def vtrace_loop(
     target: Array,
     advantage: Array,
 ) -> None:
-    """Write targets and advantages of all steps; `last` [B] is zero."""
+    """Replace the ratios in `advantage` by the advantages, and write the targets; `last` [B] is zero."""
     for t in range(len(reward) - 1, -1, -1):
-        rows = rho[t], reward[t], discount[t], value[t], next_value[t], trace[t]
+        rows = reward[t], discount[t], value[t], next_value[t], trace[t]
         vtrace_row(*rows, limits, last, target[t], advantage[t])

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from troop.nets.activations import Activation, activate
 from troop.nets.encoder import Inputs, ObservationEncoder
-from troop.nets.mlp import MLP, Activation, activate
+from troop.nets.mlp import MLP
 from troop.nets.recurrent import Core, CoreState, RecurrentCore
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Activation = Literal["relu", "elu", "silu", "tanh"]
+from troop.nets.activations import Activation, activate
 
 # Elements of a layer's output up to which one batched product beats one product per network on a CPU
 # (docs/explanation/results/benchmarks.md).
@@ -32,15 +31,6 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return LayerNorm with affine parameters, which may have a leading axis of networks."""
     normalized = functional.layer_norm(x, x.shape[-1:])
     return torch.addcmul(bias.unsqueeze(-2), normalized, weight.unsqueeze(-2))
-
-
-def activate(x: Tensor, activation: Activation) -> Tensor:
-    """Apply ReLU or ELU in place, or SiLU or tanh."""
-    if activation == "silu":
-        return functional.silu(x)
-    if activation == "tanh":
-        return x.tanh()
-    return (functional.relu if activation == "relu" else functional.elu)(x, inplace=True)
 
 
 def forward_layers(x: Tensor, norm: bool, activation: Activation, *parameters: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from troop.nets.mlp import MLP, Activation
+from troop.nets.activations import Activation
+from troop.nets.mlp import MLP
 from troop.nets.outside import OutsideNetwork, unknown_network_reason
 from troop.nets.simba import Simba
 

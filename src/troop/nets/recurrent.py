@@ -7,6 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from troop.nets.activations import tanh
+
 Core = Literal["none", "lstm", "gru"]
 CoreState = dict[str, Tensor]  # "h" and, for an LSTM, "c": [B, size], or [T, B, size]
 
@@ -52,13 +54,13 @@ class RecurrentCore(nn.Module):
     def _lstm(self, gates: Tensor, state: CoreState) -> CoreState:
         gates = torch.addmm(gates, state["h"], self.weight_h.t())
         i, f, g, o = gates.chunk(4, -1)
-        c = torch.addcmul(f.sigmoid() * state["c"], i.sigmoid(), g.tanh())
-        return {"h": o.sigmoid() * c.tanh(), "c": c}
+        c = torch.addcmul(f.sigmoid() * state["c"], i.sigmoid(), tanh(g))
+        return {"h": o.sigmoid() * tanh(c), "c": c}
 
     def _gru(self, gates: Tensor, state: CoreState) -> CoreState:
         h = state["h"]
         r_x, z_x, n_x = gates.chunk(3, -1)
         r_h, z_h, n_h = (h @ self.weight_h.t()).chunk(3, -1)
         r, z = (r_x + r_h).sigmoid(), (z_x + z_h).sigmoid()
-        n = torch.tanh(torch.addcmul(n_x, r, n_h + self.bias_h))
+        n = tanh(torch.addcmul(n_x, r, n_h + self.bias_h))
         return {"h": torch.lerp(n, h, z)}

@@ -1,11 +1,13 @@
 """GAE against the golden vector of the literature and an O(T^2) reference that knows every episode."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from troop.functional import advantage_kernels
+from troop.functional.advantage_loops import exponential
 from troop.functional.gae import gae, with_final_values
 from troop.functional.vtrace import vtrace
 
@@ -71,16 +73,24 @@ def test_successors_are_the_next_values_except_at_final_observations():
     assert values.view(-1).tolist() == list(range(6))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_compiled_loops_of_large_batches_equal_the_tensor_operations(dtype, monkeypatch):
+def test_the_compiled_loops_of_large_batches_equal_the_tensor_operations(monkeypatch):
     torch.manual_seed(0)
-    reward, value, successor, log_ratio = torch.randn(4, 7, 12, dtype=dtype)
-    discount, trace = (torch.rand(2, 7, 12) < 0.7).to(dtype).mul_(0.9)
+    reward, value, successor, log_ratio = torch.randn(4, 7, 36)
+    discount, trace = (torch.rand(2, 7, 36) < 0.7).float().mul_(0.9)
     inputs = reward, discount, value, successor.t().contiguous().t(), trace
     expected = gae(*inputs, 0.95), *vtrace(log_ratio, *inputs, 1.0, 0.9, 1.2, 0.95)
     monkeypatch.setattr(advantage_kernels, "MIN_ELEMENTS", 1)
     assert advantage_kernels.use_kernel(*inputs)
     results = gae(*inputs, 0.95), *vtrace(log_ratio, *inputs, 1.0, 0.9, 1.2, 0.95)
     for result, other in zip(results, expected, strict=True):
-        assert result.dtype == dtype and torch.allclose(result, other, atol=1e-5)
+        assert torch.allclose(result, other, atol=1e-6)
     assert not advantage_kernels.use_kernel(reward.clone().requires_grad_(), discount)
+    assert not advantage_kernels.use_kernel(*(x.double() for x in inputs))
+
+
+def test_exponential_of_the_compiled_loop():
+    x = np.linspace(-87, 88, 3001, dtype=np.float32)
+    result = np.array([exponential(value) for value in x])
+    assert np.allclose(result, np.exp(x.astype(np.float64)), rtol=2e-7, atol=0)
+    assert exponential(np.float32(0)) == 1 and np.isnan(exponential(np.float32(np.nan)))
+    assert exponential(np.float32(-np.inf)) < 1e-37 and exponential(np.float32(np.inf)) > 1e38

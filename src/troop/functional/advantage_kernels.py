@@ -14,11 +14,11 @@ MIN_ELEMENTS = 1 << 16  # of [T, B], from which on the compiled loops are used
 
 
 def use_kernel(*inputs: Tensor) -> bool:
-    """Whether the tensors [T, B] are large, on the host and without gradients."""
+    """Whether the tensors [T, B] are large, of float32, on the host and without gradients."""
     first = inputs[0]
     if first.numel() < MIN_ELEMENTS or torch.compiler.is_compiling():
         return False
-    return all(x.is_cpu and x.dtype == first.dtype and not x.requires_grad for x in inputs)
+    return all(x.is_cpu and x.dtype == torch.float32 and not x.requires_grad for x in inputs)
 
 
 def gae_kernel(inputs: tuple[Tensor, ...], gae_lambda: float) -> Tensor:
@@ -27,9 +27,8 @@ def gae_kernel(inputs: tuple[Tensor, ...], gae_lambda: float) -> Tensor:
 
     advantage = torch.empty_like(inputs[0], memory_format=torch.contiguous_format)
     reward, discount, value, next_value, trace = (x.numpy() for x in inputs)
-    last = np.zeros(advantage.shape[1], reward.dtype)
-    number = last.dtype.type(gae_lambda)
-    gae_loop(reward, discount, value, next_value, trace, number, last, advantage.numpy())
+    last = np.zeros(advantage.shape[1], np.float32)
+    gae_loop(reward, discount, value, next_value, trace, np.float32(gae_lambda), last, advantage.numpy())
     return advantage
 
 
@@ -40,14 +39,11 @@ def vtrace_kernel(inputs: tuple[Tensor, ...], limits: tuple[float, ...]) -> tupl
     """
     from troop.functional.advantage_loops import vtrace_loop
 
-    log_ratio, *rest = inputs
-    target = torch.empty_like(log_ratio, memory_format=torch.contiguous_format)
-    advantage = torch.empty_like(target)
-    torch.exp(log_ratio, out=advantage)  # the loop replaces the ratios by the advantages
-    reward, discount, value, next_value, trace = (x.numpy() for x in rest)
-    last = np.zeros(target.shape[1], reward.dtype)
-    rho_bar, c_bar, pg_rho_bar, trace_lambda = (last.dtype.type(x) for x in limits)
+    target, advantage = (torch.empty_like(inputs[0], memory_format=torch.contiguous_format) for _ in range(2))
+    log_ratio, reward, discount, value, next_value, trace = (x.numpy() for x in inputs)
+    last = np.zeros(target.shape[1], np.float32)
+    rho_bar, c_bar, pg_rho_bar, trace_lambda = (np.float32(x) for x in limits)
     numbers = (rho_bar, c_bar, pg_rho_bar, trace_lambda)
     out = (last, target.numpy(), advantage.numpy())
-    vtrace_loop(reward, discount, value, next_value, trace, numbers, *out)
+    vtrace_loop(log_ratio, reward, discount, value, next_value, trace, numbers, *out)
     return target, advantage

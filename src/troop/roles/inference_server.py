@@ -143,11 +143,12 @@ class InferenceServer:
 
     def _newest_rows(self, ids: np.ndarray, runs: np.ndarray) -> np.ndarray:
         """Return bool [N]: rows of the newest process of each env; adopt processes that are newer."""
-        if np.bincount(ids).max() == 1 and np.array_equal(self.runs[ids], runs):
-            return np.ones(len(ids), dtype=bool)
+        newest: np.ndarray = self.runs[ids] == runs
+        if newest.all() and np.bincount(ids).max() == 1:
+            return newest
         known = self.runs.copy()
         np.maximum.at(self.runs, ids, runs)  # this server may have been restarted after `register`
-        newest: np.ndarray = runs == self.runs[ids]
+        newest = runs == self.runs[ids]
         replaced = newest & (known[ids] >= 0) & (known[ids] < runs)
         if replaced.any():
             self._drop(ids[replaced])
@@ -178,17 +179,18 @@ class InferenceServer:
 
     def _record(self, ids: Tensor, step: Step) -> None:
         """Record the results of earlier actions, and begin episodes where they start."""
-        known, acting = self.acting[ids], self._acting[ids.numpy()].all()
-        if acting:
+        started = step.started
+        if self._acting[ids.numpy()].all():
             trajectories = self.recorder.on_step(ids, step)
         else:  # the first step of a runner, or of all runners after a restart of this server
+            known = self.acting[ids]
+            started = started | ~known
             self.recorder.reset(ids[~known])
             self._sender.end_streams()
             part = select_step(step, known)
             trajectories = self.recorder.on_step(ids[known], part) if bool(known.any()) else ()
         for trajectory in trajectories:
             self._sender.send(trajectory)
-        started = step.started if acting else step.started | ~known
         any_started = bool(started.numpy().any())
         self.env_steps += int(np.count_nonzero(step.valid.numpy()))
         mask = None

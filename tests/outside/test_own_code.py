@@ -1,5 +1,6 @@
 """Algorithms, networks, recipes and envs of a user: trained, resumed, evaluated, compared and loaded."""
 
+import dataclasses
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from troop.api import make_experiment
 from troop.cli.main import run
 from troop.core.errors import BadInput
 from troop.experiment import Experiment
+from troop.nets.outside import OutsideNetwork
 
 SHORT = ["--envs", "4", "--evaluation.episodes", "2", "--evaluation.max-episode-steps", "20"]
 SHORT += ["--learning-starts", "5", "--batch-size", "8"]
@@ -129,6 +131,29 @@ def test_network_of_a_user_learns_in_every_family(munchausen, recipe):
         result = learner.update(batch)
     assert all(torch.isfinite(value).all() for value in result.metrics.values())
     assert any(not torch.equal(a, b) for a, b in zip(before, learner.policy.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("recipe", ["ppo", "ppo-lstm", "a3c", "impala", "appo", "r2d2"])
+@pytest.mark.parametrize("env", ["gym:CartPole-v1", "Catch-v0"])
+def test_network_of_a_user_replaces_layers_of_actor_critics_and_r2d2(munchausen, recipe, env):
+    experiment = make_experiment(recipe, env, 4, network="munchausen.network:make_net")
+    env_config = dataclasses.replace(experiment.env, last_step=False)
+    policy = experiment.algorithm.policy(env_config.spec)
+    users = [module for module in policy.modules() if isinstance(module, OutsideNetwork)]
+    separate = recipe != "r2d2" and env == "gym:CartPole-v1" and recipe != "ppo-lstm"
+    assert len(users) == (2 if separate else 1)  # actor and critic, or the layers before heads or core
+    step = env_config.make(0).reset(0)
+    output = policy.act(step.obs, policy.initial_state(4), torch.ones(4))
+    assert len(output.action) == 4
+
+
+def test_ppo_trains_with_a_network_of_the_user_and_unreal_refuses_it(munchausen, capsys):
+    names = ["--network", "munchausen.network:make_net", "--minutes", "0.05"]
+    assert run(["train", "ppo", "--env", "CartPole-v1", *names, "--run", "ppo"]) == 0
+    assert run(["eval", "ppo", "--episodes", "2", "--allow", "munchausen"]) == 0
+    capsys.readouterr()
+    assert run(["train", "unreal", "--env", "Catch-v0", *names]) == 2
+    assert "need a torso of Troop" in capsys.readouterr().err
 
 
 def test_tutorial_prints_the_example():

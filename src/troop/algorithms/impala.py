@@ -85,8 +85,9 @@ class ImpalaConfig:
     """A recurrent layer gives the policy memory."""
     core_size: int = bounded(256, low=1)
     """Width of the recurrent layer."""
-    net: Torso = "auto"
-    """Torso for images; auto is nature from 36x36 pixels on, else small; impala is the paper's deep one."""
+    net: Torso | str = "auto"
+    """Torso for images; auto is nature from 36x36 pixels on, else small; impala is the paper's deep one. Or
+    your own network as module:function."""
     torso_features: int = bounded(256, low=1)
     """Width of the layer after the torsos."""
     log_std_init: float = 0.0

@@ -95,8 +95,9 @@ class PPOConfig:
     """A recurrent layer gives the policy memory; minibatches then are sequences of whole envs."""
     core_size: int = bounded(128, low=1)
     """Width of the recurrent layer."""
-    net: Torso = "auto"
-    """Torso for images; auto is nature from 36x36 pixels on, else small."""
+    net: Torso | str = "auto"
+    """Torso for images; auto is nature from 36x36 pixels on, else small. Or your own network as
+    module:function."""
     log_std_init: float = 0.0
     """Initial log standard deviation of continuous actions, which are in [-1, 1]."""
     compile: CompileMode = False

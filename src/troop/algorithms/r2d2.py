@@ -66,8 +66,9 @@ class R2D2Config:
     """Probability of a random action after `epsilon_steps`."""
     epsilon_steps: int = bounded(1_000_000, low=0)
     """Env steps, over all envs, in which epsilon decreases linearly from start to end."""
-    net: Torso = "auto"
-    """Torso for images; auto is nature from 36x36 pixels on, else small."""
+    net: Torso | str = "auto"
+    """Torso for images; auto is nature from 36x36 pixels on, else small. Or your own network as
+    module:function."""
     features: int = bounded(512, low=1)
     """Width of the layer before the LSTM."""
     core_size: int = bounded(512, low=1)

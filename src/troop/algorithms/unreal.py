@@ -33,7 +33,7 @@ from troop.functional.pixel_control import cell_grid, pixel_change
 from troop.nets.activations import Activation
 from troop.nets.actor_critic import ActorCriticConfig
 from troop.nets.auxiliary_heads import FRAMES, PixelControlHead, RewardPredictionHead
-from troop.nets.cnn import Torso, to_unit_range
+from troop.nets.cnn import TORSOS, Torso, to_unit_range
 from troop.nets.normalizer import Normalizer
 from troop.nets.recurrent import Core
 
@@ -138,6 +138,8 @@ class UnrealConfig:
             and (self.reward_prediction_coef or self.value_replay_coef)
         ):
             return "without images the auxiliary tasks share only the layer before the core; use --core lstm"
+        if ":" in self.net:
+            return f"net is {self.net}; the auxiliary tasks need a torso of Troop ({', '.join(TORSOS)})"
         return observation_reason(spec, self.net, False) or action_mask_reason(spec)
 
     def pixel_control_reason(self, spec: EnvSpec) -> str | None:

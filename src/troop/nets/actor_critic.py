@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from troop.nets.activations import Activation, activate
-from troop.nets.encoder import Inputs, ObservationEncoder
+from troop.nets.encoder import Inputs, ObservationEncoder, only_observation
 from troop.nets.mlp import MLP
+from troop.nets.outside import OutsideNetwork
 from troop.nets.recurrent import Core, CoreState, RecurrentCore
 
 
@@ -24,7 +25,7 @@ class ActorCriticConfig:
     activation: Activation = "tanh"
     core: Core = "none"
     core_size: int = 128
-    torso: str = "auto"
+    torso: str = "auto"  # of nets/cnn.py, or `module:function` of a user (nets/outside.py)
     torso_features: int = 512
 
 
@@ -36,6 +37,9 @@ class ActorCritic(nn.Module):
     heads. With a core: the first hidden layer in place of the torsos, the core, and two heads with the other
     hidden layers. The value head also reads the privileged observation. Weights are orthogonal: gain sqrt(2),
     0.01 for the policy's outputs, 1 for values.
+
+    A network of the user replaces both networks of vectors; with images or a core it replaces the layers
+    before the heads or the core and has `torso_features` outputs.
     """
 
     def __init__(
@@ -47,10 +51,19 @@ class ActorCritic(nn.Module):
     ) -> None:
         super().__init__()
         self.config, hidden = config, config.hidden
-        self.encoder = ObservationEncoder(shapes, config.torso)
+        outside = ":" in config.torso
+        self.encoder = ObservationEncoder(shapes, "mlp" if outside else config.torso)
         self.shared_layer: nn.Linear | None = None
+        self.body: OutsideNetwork | None = None
         features = self.encoder.features
-        if self.encoder.images:
+        if outside and (self.encoder.images or config.core != "none"):
+            (shape,) = shapes.values()
+            self.body, features = (
+                OutsideNetwork(config.torso, tuple(shape), config.torso_features),
+                config.torso_features,
+            )
+            hidden = () if self.encoder.images else hidden[1:]
+        elif self.encoder.images:
             self.shared_layer, features = nn.Linear(features, config.torso_features), config.torso_features
             hidden = ()
         elif config.core != "none":
@@ -59,12 +72,18 @@ class ActorCritic(nn.Module):
         self.core: RecurrentCore | None = None
         if config.core != "none":
             self.core, features = RecurrentCore(config.core, features, config.core_size), config.core_size
-        self.actor = MLP(features, hidden, outputs, activation=config.activation)
-        self.critic = MLP(features + privileged, hidden, 1, activation=config.activation)
+
+        def head(inputs: int, count: int) -> MLP | OutsideNetwork:
+            if outside and self.body is None:
+                return OutsideNetwork(config.torso, (inputs,), count)
+            return MLP(inputs, hidden, count, activation=config.activation)
+
+        self.actor, self.critic = head(features, outputs), head(features + privileged, 1)
         self._initialize()
 
     def _initialize(self) -> None:
-        for module in self.modules():
+        own = [module for module in self.children() if not isinstance(module, OutsideNetwork)]
+        for module in (part for child in own for part in child.modules()):
             if isinstance(module, nn.Linear | nn.Conv2d):
                 nn.init.orthogonal_(module.weight, math.sqrt(2))
                 if module.bias is not None:
@@ -74,6 +93,9 @@ class ActorCritic(nn.Module):
 
     def encode(self, inputs: Inputs) -> Tensor:
         """Return features [N, F] of the result of `encoder.select`."""
+        if self.body is not None:
+            features: Tensor = self.body(only_observation(inputs))
+            return features
         x: Tensor = self.encoder(inputs)
         if self.shared_layer is None:
             return x

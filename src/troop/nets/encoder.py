@@ -78,6 +78,12 @@ class ObservationEncoder(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
+def only_observation(inputs: Inputs) -> Tensor:
+    """Return the only observation of the result of `select`; pixels are in [0, 1]."""
+    (x,) = (inputs,) if isinstance(inputs, Tensor) else inputs.values()
+    return to_unit_range(x)
+
+
 def _encode(torso: nn.Module, images: Tensor) -> Tensor:
     """[.., C, H, W] -> [.., features]."""
     if images.dim() == 4:

@@ -75,5 +75,8 @@ class OutsideNetwork(nn.Module):
     def init_output(self, std: float) -> None:
         """Do nothing: the function of the user initialises its weights."""
 
+    def init_orthogonal(self, output_gain: float, gain: float = 1.0) -> None:
+        """Do nothing: the function of the user initialises its weights."""
+
     def project(self) -> None:
         """Do nothing: the weights are unconstrained."""

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from troop.nets.cnn import to_unit_range
-from troop.nets.encoder import Inputs, ObservationEncoder
+from troop.nets.encoder import Inputs, ObservationEncoder, only_observation
 from troop.nets.mlp import MLP
 from troop.nets.noisy import Noise, NoisyMLP
 from troop.nets.outside import OutsideNetwork
@@ -76,8 +75,7 @@ class QNetwork(nn.Module):
     def forward(self, inputs: Inputs, noise: Noise | None = None) -> Tensor:
         """Return values [B, A] or logits [B, A, K]; without `noise` those of the mean weights."""
         if self.outside is not None:
-            assert isinstance(inputs, Tensor)
-            z: Tensor = self.outside(to_unit_range(inputs))
+            z: Tensor = self.outside(only_observation(inputs))
             return z.view(-1, self.actions, self.atoms) if self.atoms else z
         x = self.features(inputs)
         if self.value is None:

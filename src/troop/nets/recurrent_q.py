@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from troop.nets.encoder import Inputs, ObservationEncoder
+from troop.nets.encoder import Inputs, ObservationEncoder, only_observation
 from troop.nets.mlp import MLP
+from troop.nets.outside import OutsideNetwork
 from troop.nets.recurrent import CoreState, RecurrentCore
 
 FORGET_BIAS = 1.0  # initial bias of the LSTM's forget gate
@@ -19,7 +20,8 @@ class RecurrentQNetwork(nn.Module):
 
     Images pass their torsos and a layer of `features` units with ReLU; all vectors, such as the last action
     and reward, are appended to the result. Without images that layer takes the vectors. Then follow the core
-    and two streams with one hidden layer of `head` units: Q = V + A - mean_a A.
+    and two streams with one hidden layer of `head` units: Q = V + A - mean_a A. A network of the user
+    replaces all layers before the core.
     """
 
     def __init__(
@@ -32,9 +34,15 @@ class RecurrentQNetwork(nn.Module):
         torso: str = "auto",
     ) -> None:
         super().__init__()
-        self.encoder = ObservationEncoder(shapes, torso)
+        outside = ":" in torso
+        self.encoder = ObservationEncoder(shapes, "mlp" if outside else torso)
         images, columns = self.encoder.image_features, self.encoder.columns
-        self.layer = nn.Linear(images or columns, features)
+        self.body: OutsideNetwork | None = None
+        if outside:
+            (shape,) = shapes.values()
+            self.body = OutsideNetwork(torso, tuple(shape), features)
+        else:
+            self.layer = nn.Linear(images or columns, features)
         self.core = RecurrentCore("lstm", features + (columns if images else 0), core_size)
         with torch.no_grad():  # the layers of Sonnet and Keras begin so: a state that is kept for longer
             self.core.bias[core_size : 2 * core_size] = FORGET_BIAS
@@ -42,6 +50,10 @@ class RecurrentQNetwork(nn.Module):
 
     def encode(self, inputs: Inputs) -> Tensor:
         """Return the input of the core [.., F] of the result of `encoder.select`."""
+        if self.body is not None:
+            rows = only_observation(inputs)
+            features: Tensor = self.body(rows.flatten(0, 1))
+            return features.view(*rows.shape[:2], -1)
         x: Tensor = self.encoder(inputs)
         images = self.encoder.image_features
         hidden: Tensor = self.layer(x[..., :images] if images else x).relu()

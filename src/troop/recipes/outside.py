@@ -44,8 +44,8 @@ def with_network(algorithm: Any, network: Any) -> Any:  # noqa: ANN401 - an Algo
     name = absolute_name(network) if isinstance(network, str) else name_of(network)
     if not any(field.name == "net" for field in dataclasses.fields(algorithm)):
         raise BadInput(
-            f"--network is {name}, but {type(algorithm).__name__} has no field net; use a recipe of the "
-            "DQN, TD3 or SAC family, or set the network in your own algorithm."
+            f"--network is {name}, but {type(algorithm).__name__} has no field net; use a recipe of DQN, "
+            "C51, Rainbow, R2D2, TD3, SAC, PPO, IMPALA or APPO, or set the network in your own algorithm."
         )
     if not callable(load(name)):
         raise BadInput(f"--network is {name}, which is not a function (shape, outputs) -> torch.nn.Module.")

@@ -119,7 +119,8 @@ def test_process_and_ray_engines_do_not_import_each_other():
 
 
 def test_algorithms_do_not_import_each_other():
-    names = {"c51", "dqn", "flash_sac", "rainbow", "sac", "td3"}
+    names = {"c51", "dqn", "rainbow", "r2d2", "td3", "td3_gru", "sac", "sac_gru", "flash_sac"}
+    names |= {"ppo", "impala", "appo", "unreal"}
     for name in names:
         others = {f"troop.algorithms.{other}" for other in names - {name}}
         found = [i for i in imports(f"algorithms/{name}.py") for other in others if inside(i, other)]

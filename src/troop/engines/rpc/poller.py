@@ -6,7 +6,7 @@ import os
 import select
 import time
 
-SPIN_S = 0.0003  # longest time to spin
+SPIN_S = 0.001  # longest time to spin
 WAIT_CAP_S = 0.003  # longer waits count as this long in the running mean
 
 

@@ -40,7 +40,8 @@ def test_small_recipes_fit_families_of_envs(name, env):
     experiment.check()
     algorithm, system = experiment.algorithm, experiment.system
     assert (algorithm.actor_width, algorithm.critic_width, algorithm.batch_norm_momentum) == (32, 64, 0.05)
-    assert system.replay_capacity <= 1_000_000 and system.learning_starts * experiment.env.envs >= 1000
+    assert 1_000_000 <= system.replay_capacity <= 10_000_000
+    assert system.learning_starts * experiment.env.envs >= 1000
     assert algorithm.random_steps == system.learning_starts * experiment.env.envs
     program = system.program(algorithm, experiment.env, experiment.settings())
     assert "evaluator" in program.nodes

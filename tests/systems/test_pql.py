@@ -29,6 +29,7 @@ from troop.core.exploration import PerEpisodeUniform
 from troop.core.program import construct
 from troop.engines import Processes
 from troop.envs import Toy
+from troop.replay.prioritized import PrioritizedReplay, PriorityConfig
 from troop.roles.replay_sender import MAX_IN_FLIGHT
 from troop.systems.pql import mixed_exploration
 
@@ -130,6 +131,18 @@ def test_no_role_waits_when_free_running():
     steps, critic, policy = read_counts(host)
     assert steps > 50 and abs(critic - steps) <= 2 and abs(policy - steps) <= 2
     assert host.gauges()["critic/updates_per_step_target"] == 0
+
+
+def test_critics_sample_by_priority_and_return_their_errors():
+    system = dataclasses.replace(SMALL_PQL, priority=PriorityConfig(alpha=0.6))
+    config = TD3Config(critic_hidden=(8,), actor_hidden=(8,), atoms=11, v_min=-5, v_max=5)
+    host = make_host(system, config, Toy("PointMass", 2, limit=7))
+    replay = host.roles["transitions"].replay
+    assert isinstance(replay, PrioritizedReplay)
+    batches, sample = [], replay.sample
+    replay.sample = lambda rows: batches.append(sample(rows)) or batches[-1]
+    step_rounds(host, 60)
+    assert any(batch is not None and batch.weight.std() > 0 for batch in batches[5:])
 
 
 def test_each_learner_lags_by_at_most_one_publication_of_the_other():
@@ -290,7 +303,7 @@ def test_roles_compute_on_their_devices(monkeypatch):
 
     devices = [argument(node, "device") for node in ("transitions", "critic", "observations", "policy")]
     assert devices == ["cuda:1", "cuda:1", "cpu", "cpu"]
-    assert argument("critic", "algorithm").args[3] == argument("transitions", "replay").args[4] == "cuda:1"
+    assert argument("critic", "algorithm").args[3] == argument("transitions", "replay").args[5] == "cuda:1"
     assert argument("actor", "sampler").args[2].device == "cuda:0"
 
 

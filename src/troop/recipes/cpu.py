@@ -54,6 +54,11 @@ def cpu_profile(args: RecipeArgs, default_env: str) -> CpuProfile:
     return CPU_PROFILES.get(envs.family(args.env or default_env), CpuProfile())
 
 
+def cpu_priority(family: str) -> PriorityConfig:
+    """Return the priorities of a family of envs; robots, whose rewards are dense, have none."""
+    return PriorityConfig() if family == "playground" else PRIORITY
+
+
 def with_auto_compile(algorithm: A) -> A:
     """Return the algorithm with `compile = "auto"`; unchanged if it cannot be compiled."""
     if not hasattr(algorithm, "compile"):
@@ -70,7 +75,6 @@ def cpu_experiment(
     """Return the experiment with `make_algorithm(family)` as its algorithm."""
     profile = cpu_profile(args, default_env)
     env, family = resolve_env(args, default_env, profile.envs)
-    priority = PriorityConfig() if family == "playground" else PRIORITY
     threads = learner_threads()
     return Experiment(
         with_threads(env, cores() - threads),
@@ -79,7 +83,7 @@ def cpu_experiment(
             UpdateSchedule(profile.batch_size, profile.updates_per_step, True, MAX_UPDATES_PER_STEP),
             replay_capacity=1_000_000,
             learning_starts=profile.learning_starts,
-            priority=priority,
+            priority=cpu_priority(family),
         ),
         Inline(threads=threads),
         until=Until(minutes=10),

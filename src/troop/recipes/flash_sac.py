@@ -131,6 +131,7 @@ def pql_experiment(args: RecipeArgs) -> Experiment[Transition]:
             batch_size=system.schedule.batch_size,
             replay_capacity=system.replay_capacity,
             learning_starts=system.learning_starts,
+            priority=system.priority,
         ),
         engine=Processes(),
         recipe="pql-flashsac",

@@ -7,7 +7,7 @@ differences from the paper.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from troop.core.algorithm import AlgorithmConfig, SplitAlgorithmConfig
@@ -20,7 +20,8 @@ from troop.core.program import MetricRatio, Program, build, derive_seed
 from troop.core.system import RunSettings
 from troop.replay.limiter import RatioLimited, UpdateRatio
 from troop.replay.observations import ObservationBuffer, observations_only
-from troop.replay.uniform import ReplaySize, UniformReplay
+from troop.replay.prioritized import PriorityConfig
+from troop.replay.uniform import ReplaySize
 from troop.roles.actor import Actor
 from troop.roles.learner import Learner, LearnerConfig, PeerWeights
 from troop.roles.replay_sender import ReplaySender, Tee
@@ -29,6 +30,7 @@ from troop.systems.components import (
     ActorConfig,
     add_evaluator,
     auto_compile,
+    make_replay,
     make_sampler,
     n_step_experience,
     rows_per_env,
@@ -61,6 +63,7 @@ class PQL:
     """Rows of the policy's replay, which stores observations only; 0: as many as replay_capacity."""
     learning_starts: int = bounded(32, low=1)
     """Vector steps before the first update."""
+    priority: PriorityConfig = field(default_factory=PriorityConfig)
     publish_every: float = bounded(1.0, above=0)
     """Vector steps between two publications of a learner's weights, counted by its updates."""
     chunk_length: int = bounded(1, low=1)
@@ -110,7 +113,7 @@ class PQL:
             transitions = program.add(
                 "transitions",
                 RatioLimited,
-                build(UniformReplay, spec, experience, size, derive_seed(seed, "replay"), device),
+                build(make_replay, spec, experience, size, self.priority, seed, device),
                 *self.ratio_args("transitions", "critic", env.envs, device),
             )
             learner = build(seeded_learner, split.critic_learner, spec, seed, device)

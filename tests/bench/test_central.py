@@ -17,9 +17,9 @@ def check(results, count):
 
 
 def test_round_trip_and_share_of_the_network():
-    trip, share = results = central.inference(seconds=2.5, runners=2)  # gauges are read every second
-    check(results, 2)
-    assert "beyond the network" in trip.measured and share.ratio <= 1 / 0.8
+    trip, *shares = results = central.inference(seconds=1.5, runners=2)  # gauges are read every second
+    check(results, 3)
+    assert "beyond the network" in trip.measured and all(share.ratio <= 1.05 / 0.8 for share in shares)
 
 
 def test_seed_and_impala_on_images():

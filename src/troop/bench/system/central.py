@@ -90,17 +90,13 @@ def runners_program(runners: int, algorithm: ImpalaConfig, env: EnvConfig, prefi
 
 
 def inference(seconds: float = 5.0, runners: int = 16) -> list[BenchResult]:
-    """Measure a round trip without the network's time, and the server's share of time in the network."""
-    env = SleepingEnvConfig(ROWS, 0.0, shape=ROW_SHAPE)
+    """Measure a round trip without the network's time, and the server's share of time in two networks."""
+    env, frames = SleepingEnvConfig(ROWS, 0.0, shape=ROW_SHAPE), SleepingEnvConfig(16, 0.0, shape=FRAME)
     program, server = server_program(MLP, env, ROWS)
     program.add("client", RoundTrips, env.spec, server)
     call = measure(program, ENGINE, Measurement(seconds))
     network = call.increase_ratio("network/seconds", "network/calls")
     beyond = call.median("round_trip") - network
-    program = runners_program(runners, MLP, env.with_envs(16))
-    busy = measure(program, ENGINE, Measurement(seconds, warmup=2.0))
-    share = busy.increase_ratio("network/seconds", "clock")
-    rows = busy.median("inference/batch_rows")
     return [
         BenchResult(
             f"round trip of {ROWS} x 400 B",
@@ -109,14 +105,28 @@ def inference(seconds: float = 5.0, runners: int = 16) -> list[BenchResult]:
             beyond / 1.5e-4,
             "<= 1",
         ),
-        BenchResult(
-            f"server in the network, {runners} runners x 16 rows",
-            f"{100 * share:.0f} % of the time, {rows:.0f} rows per call",
-            "80 %",
-            share / 0.8,
-            ">= 1",
+        network_share("an MLP", MLP, env.with_envs(16), runners, seconds),
+        network_share(
+            "the deep network", DEEP, SleepingEnvConfig(16, 0.0, shape=FRAME), runners, 2 * seconds
         ),
     ]
+
+
+def network_share(
+    name: str, algorithm: ImpalaConfig, env: EnvConfig, runners: int, seconds: float
+) -> BenchResult:
+    """Measure the share of time that the server of `runners` runners spends in the network called `name`."""
+    program = runners_program(runners, algorithm, env)
+    busy = measure(program, ENGINE, Measurement(seconds, warmup=2.0))
+    share = busy.increase_ratio("network/seconds", "clock")
+    rows = busy.median("inference/batch_rows")
+    return BenchResult(
+        f"server in {name}, {runners} runners x {env.envs} rows",
+        f"{100 * share:.0f} % of the time, {rows:.0f} rows per call",
+        "80 %",
+        share / 0.8,
+        ">= 1",
+    )
 
 
 def cpu_per_step(measurement: Measurement, role: str, count: int) -> float:

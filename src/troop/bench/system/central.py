@@ -106,9 +106,7 @@ def inference(seconds: float = 5.0, runners: int = 16) -> list[BenchResult]:
             "<= 1",
         ),
         network_share("an MLP", MLP, env.with_envs(16), runners, seconds),
-        network_share(
-            "the deep network", DEEP, SleepingEnvConfig(16, 0.0, shape=FRAME), runners, 2 * seconds
-        ),
+        network_share("the deep network", DEEP, frames, runners, 2 * seconds),
     ]
 
 

@@ -14,9 +14,10 @@ from troop.core.batch import Transition
 from troop.core.engine import Until
 from troop.engines import Inline
 from troop.experiment import Experiment
-from troop.recipes.cpu import cpu_experiment
+from troop.recipes.cpu import PRIORITY, cpu_experiment
 from troop.recipes.env import resolve_env
 from troop.recipes.recipe import Recipe, RecipeArgs
+from troop.replay.prioritized import PriorityConfig
 from troop.roles.update_schedule import UpdateSchedule
 from troop.systems import Sync
 
@@ -180,10 +181,20 @@ DDPG_PAPER = TD3_PAPER | {
 
 
 # As published, both saturate on tasks whose rewards are rare at first; these settings are FastTD3's above.
-GENERAL: dict[str, Any] = {"noise_repeats": 0, "preactivation_penalty": 1.0, "normalize_rewards": True}
+GENERAL: dict[str, Any] = {
+    "noise_repeats": 0,
+    "preactivation_penalty": 1.0,
+    "normalize_rewards": True,
+    "normalize_observations": True,
+    "n_step": 3,
+    "std_min": 0.05,
+    "std_max": 0.8,
+}
 
 
-def classic_experiment(name: str, settings: dict[str, Any], args: RecipeArgs) -> Experiment[Transition]:
+def classic_experiment(
+    name: str, settings: dict[str, Any], priority: PriorityConfig, args: RecipeArgs
+) -> Experiment[Transition]:
     """Return TD3 or DDPG: few envs, random actions at first, then one update per env step."""
     env, _ = resolve_env(args, "Pendulum-v1", 8)
     return Experiment(
@@ -193,6 +204,7 @@ def classic_experiment(name: str, settings: dict[str, Any], args: RecipeArgs) ->
             UpdateSchedule(256, env.envs),
             replay_capacity=1_000_000,
             learning_starts=math.ceil(settings["random_steps"] / env.envs),
+            priority=priority,
         ),
         Inline(threads=1 if args.device == "cpu" else 0),
         until=Until(minutes=10),
@@ -221,24 +233,24 @@ RECIPES = [
         "td3",
         "TD3: two scalar critics, target policy, delayed policy updates; held noise, no saturated actor",
         "Pendulum-v1",
-        partial(classic_experiment, "td3", TD3_PAPER | GENERAL),
+        partial(classic_experiment, "td3", TD3_PAPER | GENERAL, PRIORITY),
     ),
     Recipe(
         "td3-paper",
         "TD3 with the settings of the authors' code",
         "Pendulum-v1",
-        partial(classic_experiment, "td3-paper", TD3_PAPER),
+        partial(classic_experiment, "td3-paper", TD3_PAPER, PriorityConfig()),
     ),
     Recipe(
         "ddpg",
         "DDPG: one critic, no target noise, no delay; held noise, no saturated actor",
         "Pendulum-v1",
-        partial(classic_experiment, "ddpg", DDPG_PAPER | GENERAL),
+        partial(classic_experiment, "ddpg", DDPG_PAPER | GENERAL, PRIORITY),
     ),
     Recipe(
         "ddpg-paper",
         "DDPG as the baseline of the TD3 paper",
         "Pendulum-v1",
-        partial(classic_experiment, "ddpg-paper", DDPG_PAPER),
+        partial(classic_experiment, "ddpg-paper", DDPG_PAPER, PriorityConfig()),
     ),
 ]

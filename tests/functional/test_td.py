@@ -42,3 +42,8 @@ def test_huber_and_half_squared_by_hand():
     pulled = torch.tensor([0.5, 30.0, -30.0], requires_grad=True)
     td.huber(pulled, torch.zeros(3)).sum().backward()
     assert pulled.grad.tolist() == pytest.approx([0.5, 1.0, -1.0])
+
+
+def test_greedy_returns_the_largest_value_and_its_first_action():
+    value, action = td.greedy(torch.tensor([[1.0, 5.0, 5.0], [3.0, -4.0, 2.0]]))
+    assert value.tolist() == [5.0, 3.0] and action.tolist() == [1, 0]

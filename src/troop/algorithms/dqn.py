@@ -173,7 +173,7 @@ class DQNPolicy(Policy):
         x, rows, exploring = self.network_input(obs), len(explore), bool(explore.any())
         noise = self.q.sample_noise(rows) if exploring else None
         q = self(x, noise if noise is None else scale_noise(noise, explore.clamp_max(1.0)))
-        value, action = q.max(1)
+        value, action = td.greedy(q)
         if self.q.noisy:
             explore = explore - 1.0
             exploring = exploring and bool((explore > 0).any())

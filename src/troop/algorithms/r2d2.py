@@ -26,7 +26,7 @@ from troop.core.env import Discrete, EnvSpec, Obs
 from troop.core.exploration import Exploration, LinearSchedule
 from troop.core.peers import NO_PEERS, Peers
 from troop.functional.sequences import n_step_returns, sequence_priority
-from troop.functional.td import epsilon_greedy, select_action
+from troop.functional.td import epsilon_greedy, greedy, select_action
 from troop.functional.value_rescaling import inverse_rescale, rescale
 from troop.nets.cnn import Torso
 from troop.nets.recurrent import CoreState
@@ -159,7 +159,7 @@ class R2D2Policy(Policy):
         inputs = self.q.encoder.select({name: x.unsqueeze(0) for name, x in obs.items()})
         started = torch.zeros(1, len(explore), dtype=torch.bool, device=explore.device)
         q, states = self.q(inputs, state["core"], started)
-        value, action = q[0].max(1)
+        value, action = greedy(q[0])
         if bool(explore.any()):
             action = epsilon_greedy(action, self.actions, explore)
         extras = {"q": select_action(q[0], action), "value": value}

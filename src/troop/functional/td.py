@@ -24,6 +24,16 @@ def select_action(values: Tensor, action: Tensor) -> Tensor:
     return values.gather(1, index.expand(-1, 1, *values.shape[2:])).squeeze(1)
 
 
+def greedy(q: Tensor) -> tuple[Tensor, Tensor]:
+    """Return max_a Q [B] and the action [B] that has it, for q [B, A].
+
+    `q.max(1)` starts torch's threads even for a few rows, which takes milliseconds while other programs use
+    the cores.
+    """
+    action = q.argmax(1)
+    return select_action(q, action), action
+
+
 def double_q(online_q: Tensor, target_q: Tensor) -> Tensor:
     """Return Q'(s, argmax_a Q(s, a)), [B, A] twice -> [B] (van Hasselt et al. 2016, eq. 4)."""
     return select_action(target_q, online_q.argmax(1))

@@ -13,3 +13,13 @@ def test_optimizer_works_without_importing_the_compiler_of_torch():
         "x.sum().backward(); optimizer.step(); assert torch.allclose(x, torch.full((3,), 0.9), atol=1e-4)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_default_threads_are_those_of_openmp(monkeypatch):
+    from troop.engines.runtime import cores, default_threads
+
+    for value, expected in {"3": 3, "0": cores(), "": cores(), "two": cores(), "4,2": cores()}.items():
+        monkeypatch.setenv("OMP_NUM_THREADS", value)
+        assert default_threads() == expected
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert default_threads() == cores()

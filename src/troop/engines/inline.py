@@ -24,7 +24,7 @@ class Inline:
     """Runs all roles in one thread; runs with the same seed on the CPU are bit-equal."""
 
     threads: int = bounded(0, low=0, high=1024)
-    """CPU threads of torch; 0 uses all cores."""
+    """CPU threads of torch; 0: OMP_NUM_THREADS, or all cores if it is not set."""
     log_s: float = bounded(1.0, above=0)
     """Seconds between lines of metrics."""
     checkpoint_s: float = bounded(120.0, above=0)

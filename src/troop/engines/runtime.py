@@ -26,14 +26,14 @@ OTHER_FILES = 100
 
 
 def prepare(threads: int) -> None:
-    """Set the threads of torch (0: one per core) and keep freed memory mapped.
+    """Set the threads of torch (0: OMP_NUM_THREADS, or one per core) and keep freed memory mapped.
 
     glibc returns every block above 32 MB to the kernel when it is freed. A learner allocates and frees such
     blocks several times per update; faulting their pages in again takes a tenth of the update.
     """
     import torch
 
-    torch.set_num_threads(threads or cores())
+    torch.set_num_threads(threads or default_threads())
     keep_freed_pages()
 
 
@@ -106,6 +106,12 @@ def check_capacity(hosts: int) -> None:
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def default_threads() -> int:
+    """Return OMP_NUM_THREADS, if it is a positive number, else the number of cores."""
+    requested = os.environ.get("OMP_NUM_THREADS", "")
+    return int(requested) if requested.isdecimal() and int(requested) else cores()
 
 
 @contextlib.contextmanager

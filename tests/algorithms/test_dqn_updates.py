@@ -7,6 +7,7 @@ from dqn_cases import C51_PARTS, C51_SMALL, SPEC, batch, learner, mean_of
 from td3_cases import different_paths, weights
 
 from troop.algorithms import C51Config, DQNConfig, RainbowConfig
+from troop.core.devices import cpp_compiler
 
 
 def targets(agent, sample):
@@ -197,3 +198,24 @@ def test_the_normalizer_merges_batches_and_is_part_of_the_policy():
     alone = agent.cfg.policy(SPEC)
     alone.load_state_dict(agent.policy.state_dict())
     assert torch.equal(alone.normalizer.mean, agent.policy.normalizer.mean)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(C51_SMALL, id="c51"),
+        pytest.param({"kind": RainbowConfig, "noisy": 0.5}, id="rainbow", marks=pytest.mark.long),
+    ],
+)
+def test_compiled_losses_equal_eager_ones(kind):
+    if not cpp_compiler()[1]:
+        pytest.skip("no C++ compiler")
+    plain, compiled = learner(**kind), learner(compile=True, **kind)
+    for update in range(4):
+        found = []
+        for agent in (plain, compiled):
+            torch.manual_seed(update)  # of the noise
+            result = agent.update(batch(32, seed=update, index=True))
+            found.append([result.metrics["loss/critic"].item(), *result.priority.tolist()])
+        assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-5)
+    assert torch.allclose(weights(plain.q), weights(compiled.q), atol=1e-5)

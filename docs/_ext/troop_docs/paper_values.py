@@ -287,6 +287,14 @@ _TD3: dict[str, Value] = {
     "system.learning-starts": Value(25_000, "env steps", reason=_ROWS_PER_ENV),
     "algorithm.random-steps": Value(25_000, "env steps with uniform random actions"),
 }
+_RARE_REWARDS = "finds rare rewards, as FastTD3 does; `td3-paper` and `ddpg-paper` have the paper's value"
+_TD3_GENERAL: dict[str, Value] = {
+    "algorithm.n-step": Value(1, reason=_RARE_REWARDS),
+    "algorithm.std-min": Value(0.1, reason=_RARE_REWARDS),
+    "algorithm.std-max": Value(0.1, reason=_RARE_REWARDS),
+    "algorithm.normalize-observations": Value(False, reason=_RARE_REWARDS),
+    "system.priority.alpha": Value(0.0, "uniform replay", reason=_RARE_REWARDS),
+}
 _AS_TD3 = "TD3's, so that the two recipes differ in the algorithm only"
 _DDPG: dict[str, Value] = {
     "env.envs": Value(1, reason=PER_STEP),
@@ -310,6 +318,12 @@ _DDPG: dict[str, Value] = {
     "system.schedule.batch-size": Value(64, reason=_AS_TD3),
     "system.schedule.updates-per-step": Value(1, "for each env step", reason=PER_STEP),
     "system.replay-capacity": Value(1_000_000),
+}
+_DDPG_GENERAL: dict[str, Value] = {
+    "algorithm.n-step": Value(1, reason=_RARE_REWARDS),
+    "algorithm.std-min": Value(0.2, "Ornstein-Uhlenbeck process", reason=_RARE_REWARDS),
+    "algorithm.std-max": Value(0.2, "Ornstein-Uhlenbeck process", reason=_RARE_REWARDS),
+    "system.priority.alpha": Value(0.0, "uniform replay", reason=_RARE_REWARDS),
 }
 _SAC: dict[str, Value] = {
     "env.envs": Value(1, reason=PER_STEP),
@@ -605,9 +619,11 @@ PAPERS: dict[str, Paper] = {
             "system.schedule.batch-size": Value(8192),
         },
     ),
-    "td3": Paper("Fujimoto et al. 2018, TD3 (arXiv 1802.09477), authors' code", None, CUDA, _TD3),
+    "td3": Paper(
+        "Fujimoto et al. 2018, TD3 (arXiv 1802.09477), authors' code", None, CUDA, _TD3 | _TD3_GENERAL
+    ),
     "td3-paper": Paper("Fujimoto et al. 2018, TD3 (arXiv 1802.09477), authors' code", None, CUDA, _TD3),
-    "ddpg": Paper("Lillicrap et al. 2016, DDPG (arXiv 1509.02971)", None, CUDA, _DDPG),
+    "ddpg": Paper("Lillicrap et al. 2016, DDPG (arXiv 1509.02971)", None, CUDA, _DDPG | _DDPG_GENERAL),
     "ddpg-paper": Paper("Lillicrap et al. 2016, DDPG (arXiv 1509.02971)", None, CUDA, _DDPG),
     "td3-gru": Paper(
         "Ni et al. 2022, recurrent TD3 (arXiv 2110.05038), authors' code",

@@ -23,7 +23,7 @@ from troop.algorithms.optim import (
     value_and_grad,
 )
 from troop.algorithms.requirements import discrete_control_reason, privileged_names
-from troop.core.algorithm import Policy, PolicyOutput, UpdateResult
+from troop.core.algorithm import CompileMode, Policy, PolicyOutput, UpdateResult
 from troop.core.batch import NStep, State, Transition
 from troop.core.config import bounded
 from troop.core.env import Discrete, EnvSpec, Obs
@@ -98,6 +98,9 @@ class DQNConfig:
     """Bootstrap at time limits; off only for tasks whose time limit is part of the task."""
     normalize_observations: bool = False
     """Normalize vector observations by their running mean and standard deviation."""
+
+    compile: CompileMode = False
+    """Compile the loss with torch.compile; auto decides during training whether it pays."""
 
     @property
     def experience(self) -> NStep:
@@ -204,7 +207,7 @@ class DQN(LearnerState):
         self.optimizer = optimizer.build(self.q, cfg.lr, peers)
         self.target_q = frozen_copy(self.q)
         self.row_loss = td.huber if cfg.loss == "huber" else td.half_squared
-        self.value_and_grad = value_and_grad(self.loss, self.q.parameters(), device)
+        self.value_and_grad = value_and_grad(self.loss, self.q.parameters(), device, cfg.compile)
         self.updates = 0
 
     @torch.no_grad()

@@ -14,6 +14,7 @@ from troop.core.engine import Until
 from troop.engines import Inline
 from troop.engines.runtime import cores
 from troop.experiment import Experiment
+from troop.recipes.cpu import with_auto_compile
 from troop.recipes.env import learner_threads, resolve_atari, with_threads
 from troop.recipes.recipe import Recipe, RecipeArgs
 from troop.replay.prioritized import PriorityConfig
@@ -124,7 +125,7 @@ def small_experiment(name: str, args: RecipeArgs) -> Experiment[Transition]:
         priority = dataclasses.replace(priority, beta_anneal_batches=50_000)
     return Experiment(
         with_threads(env, cores() - threads),
-        variant.config(**variant.small),
+        with_auto_compile(variant.config(**variant.small)),
         Sync(
             UpdateSchedule(128, env.envs / 2, overlap=True),
             100_000,

@@ -101,7 +101,8 @@ def test_uniform_noise_has_the_quantiles_of_the_uniform_law():
     assert repeated_noise.uniform(noise).tolist() == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_setting_zero_holds_the_noise_of_half_of_the_rows():
+def test_the_setting_zero_holds_the_noise_of_every_second_row():
+    # Not of the first half: PQL and Ape-X give the first envs little noise, which finds nothing.
     torch.manual_seed(0)
     thresholds, active = repeated_noise.repeat_thresholds(2.0, 100), torch.ones(7, dtype=torch.bool)
     state, share, repeated = repeated_noise.initial_state(7, 2), repeated_noise.held_share(0), torch.zeros(7)
@@ -109,5 +110,5 @@ def test_the_setting_zero_holds_the_noise_of_half_of_the_rows():
         after = repeated_noise.advance(state, thresholds, active, share)
         repeated += (repeated_noise.noise(after) == repeated_noise.noise(state)).all(1)
         state = after
-    assert (repeated[:4] > 20).all() and (repeated[4:] == 0).all()
+    assert (repeated[::2] > 20).all() and (repeated[1::2] == 0).all()
     assert repeated_noise.held_share(16) == 1.0

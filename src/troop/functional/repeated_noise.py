@@ -61,15 +61,17 @@ def advance(
     """Return the state of the next step; rows that are not `active` [rows] keep theirs.
 
     A row whose noise has been held long enough draws new noise and the number of steps k for which to hold
-    it; rows beyond the first `share` of all draw new noise at every step. With `shared` all rows draw new
-    noise in the same step; a row that starts in between joins them.
+    it. A `share` of the rows, evenly spread over all of them, does so: systems give the first envs less noise
+    than the last ones. The others draw new noise at every step. With `shared` all rows draw new noise in the
+    same step; a row that starts in between joins them.
     """
     held, remaining = noise(state), state[:, -1:]
     expired = remaining <= 0
     drawn = torch.rand(1 if shared else len(state), 1, device=state.device)
     repeats = torch.bucketize(drawn, thresholds).to(state.dtype) + 1
     if share < 1:
-        repeats[math.ceil(share * len(state)) :] = 1
+        position = torch.arange(len(state), device=state.device) * share % 1
+        repeats = torch.where(position.unsqueeze(-1) < share, repeats, 1.0)
     if shared:
         others = torch.where(active.unsqueeze(-1), remaining, 0.0).amax(0, keepdim=True)
         repeats = torch.where(others > 0, others, repeats)

@@ -185,3 +185,9 @@ def test_expectations_are_float32_under_autocast():
         found = [categorical.mean(p, atoms) for p in (one, other)]
     assert all(x.dtype == torch.float32 for x in found)
     assert ((found[0] < found[1]) == (exact[0] < exact[1])).float().mean() > 0.99
+
+
+def test_binary_entropy_of_mass_that_rounding_made_larger_than_one():
+    mass = torch.tensor([[0.0, 1.0000001, 0.0], [0.5, 0.5, 0.0]])
+    found = categorical.binary_entropy(mass)
+    assert found.tolist() == pytest.approx([0.0, 2 * 2 * 0.5 * math.log(2) / 3], abs=1e-6)

@@ -84,6 +84,10 @@ def test_the_compiled_loops_of_large_batches_equal_the_tensor_operations(monkeyp
     results = gae(*inputs, 0.95), *vtrace(log_ratio, *inputs, 1.0, 0.9, 1.2, 0.95)
     for result, other in zip(results, expected, strict=True):
         assert torch.allclose(result, other, atol=1e-6)
+    log_ratio[3, 5] = float("nan")
+    assert vtrace(log_ratio, *inputs)[1][
+        3, 5
+    ].isnan()  # not as if it were clipped
     assert not advantage_kernels.use_kernel(reward.clone().requires_grad_(), discount)
     assert not advantage_kernels.use_kernel(*(x.double() for x in inputs))
 

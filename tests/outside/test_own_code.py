@@ -13,8 +13,10 @@ import pytest
 import torch
 
 import troop
+from troop.algorithms import DQNConfig, PPOConfig
 from troop.api import make_experiment
 from troop.cli.main import run
+from troop.core.env import Discrete, EnvSpec, Field
 from troop.core.errors import BadInput
 from troop.experiment import Experiment
 from troop.nets.outside import OutsideNetwork
@@ -133,18 +135,41 @@ def test_network_of_a_user_learns_in_every_family(munchausen, recipe):
     assert any(not torch.equal(a, b) for a, b in zip(before, learner.policy.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("recipe", ["ppo", "ppo-lstm", "a3c", "impala", "appo", "r2d2"])
+@pytest.mark.parametrize("recipe", ["ppo", "ppo-lstm", "a3c", "impala", "impala-lstm", "appo", "r2d2"])
 @pytest.mark.parametrize("env", ["gym:CartPole-v1", "Catch-v0"])
-def test_network_of_a_user_replaces_layers_of_actor_critics_and_r2d2(munchausen, recipe, env):
+@pytest.mark.parametrize("last_step", [False, True])
+def test_network_of_a_user_replaces_layers_of_actor_critics_and_r2d2(munchausen, recipe, env, last_step):
     experiment = make_experiment(recipe, env, 4, network="munchausen.network:make_net")
-    env_config = dataclasses.replace(experiment.env, last_step=False)
+    env_config = dataclasses.replace(experiment.env, last_step=last_step)
+    assert experiment.algorithm.unsupported_reason(env_config.spec) is None
     policy = experiment.algorithm.policy(env_config.spec)
     users = [module for module in policy.modules() if isinstance(module, OutsideNetwork)]
-    separate = recipe != "r2d2" and env == "gym:CartPole-v1" and recipe != "ppo-lstm"
+    separate = recipe in ("ppo", "a3c", "impala", "appo") and env == "gym:CartPole-v1"
     assert len(users) == (2 if separate else 1)  # actor and critic, or the layers before heads or core
     step = env_config.make(0).reset(0)
     output = policy.act(step.obs, policy.initial_state(4), torch.ones(4))
     assert len(output.action) == 4
+
+
+def test_network_of_a_user_beside_an_action_mask_and_beside_an_image(munchausen):
+    net = "munchausen.network:make_net"
+    obs = {"obs": Field((3,)), "action_mask": Field((2,))}
+    masked = EnvSpec("masked", obs, Discrete(2), 4)
+    assert PPOConfig(net=net).unsupported_reason(masked) is None
+    policy = PPOConfig(net=net).policy(masked)
+    mask = torch.tensor([[1.0, 0.0]] * 5)
+    output = policy.act({"obs": torch.randn(5, 3), "action_mask": mask}, None, torch.ones(5))
+    assert output.action.eq(0).all()
+    camera = EnvSpec("camera", {"image": Field((1, 8, 8)), "obs": Field((3,))}, Discrete(2), 4)
+    assert PPOConfig(net=net).unsupported_reason(camera) is None
+    output = (
+        PPOConfig(net=net)
+        .policy(camera)
+        .act({"image": torch.rand(5, 1, 8, 8), "obs": torch.randn(5, 3)}, None, torch.ones(5))
+    )
+    assert len(output.action) == 5
+    reason = DQNConfig(net=net).unsupported_reason(camera)
+    assert "takes a single image, or the columns of all vectors" in reason
 
 
 def test_ppo_trains_with_a_network_of_the_user_and_unreal_refuses_it(munchausen, capsys):

@@ -95,7 +95,7 @@ class R2D2Config:
                 f"the burn-in of {self.burn_in} steps must be at most the overlap, {self.overlap}, and that "
                 f"below the length of a sequence, {self.length}"
             )
-        return discrete_control_reason(spec, self.net, False)
+        return discrete_control_reason(spec, self.net, False, joins_vectors=True)
 
     def unread_observations(self, spec: EnvSpec) -> list[str]:
         """Return the names of observations that the network does not read."""

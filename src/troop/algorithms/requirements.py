@@ -61,7 +61,9 @@ def sequence_reason(length: int, overlap: int, burn_in: int) -> str | None:
     return f"sequences need burn_in <= overlap < length, not {burn_in}, {overlap} and {length}"
 
 
-def discrete_control_reason(spec: EnvSpec, torso: str, normalize_observations: bool) -> str | None:
+def discrete_control_reason(
+    spec: EnvSpec, torso: str, normalize_observations: bool, joins_vectors: bool = False
+) -> str | None:
     """Require discrete actions, and vectors or images [channels, height, width] of uint8 or float32."""
     if not isinstance(spec.action, Discrete):
         return (
@@ -73,16 +75,26 @@ def discrete_control_reason(spec: EnvSpec, torso: str, normalize_observations: b
             f"{spec.id} has {spec.action.choices:,} actions{_factors(spec.action)}; DQN, C51, Rainbow and "
             f"R2D2 have an output for each and take at most {MAX_CHOICES:,}. {ANY_ACTIONS} have no such limit"
         )
-    return observation_reason(spec, torso, normalize_observations)
+    return observation_reason(spec, torso, normalize_observations, joins_vectors)
 
 
-def observation_reason(spec: EnvSpec, torso: str, normalize_observations: bool) -> str | None:
-    """Require uint8 or float32 vectors and images [channels, height, width] that the torso takes."""
+def observation_reason(
+    spec: EnvSpec, torso: str, normalize_observations: bool, joins_vectors: bool = True
+) -> str | None:
+    """Require uint8 or float32 vectors and images [channels, height, width] that the torso takes.
+
+    A network of the user takes one image, or the columns of all vectors. With `joins_vectors` the algorithm
+    has layers behind it, which take the vectors beside an image.
+    """
     if reason := unknown_network_reason(torso, ("auto", "mlp", *TORSOS)):
         return reason
     shapes = spec.shapes(privileged=False)
-    if ":" in torso and len(shapes) > 1:
-        return f"{spec.id} has the observations {', '.join(shapes)}; the network {torso} takes a single one"
+    beside = len(shapes) - len(spec.images) - (ACTION_MASK in shapes)
+    if ":" in torso and (len(spec.images) > 1 or (spec.images and beside and not joins_vectors)):
+        return (
+            f"{spec.id} has the observations {', '.join(shapes)}; the network {torso} takes a single image, "
+            "or the columns of all vectors"
+        )
     for name, shape in shapes.items():
         dtype = spec.obs[name].dtype
         if dtype not in (torch.uint8, torch.float32):

@@ -109,8 +109,8 @@ def cores() -> int:
 
 
 def default_threads() -> int:
-    """Return OMP_NUM_THREADS, if it is a positive number, else the number of cores."""
-    requested = os.environ.get("OMP_NUM_THREADS", "")
+    """Return OMP_NUM_THREADS, the first of several numbers, or the number of cores if it is not set."""
+    requested = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return int(requested) if requested.isdecimal() and int(requested) else cores()
 
 

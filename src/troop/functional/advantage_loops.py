@@ -91,9 +91,10 @@ def vtrace_row(
     rho_bar, c_bar, pg_rho_bar, trace_lambda = limits
     for b in range(len(last)):
         ratio = exponential(log_ratio[b])
-        pg_rho = ratio if ratio < pg_rho_bar else pg_rho_bar  # min() would not become vector instructions
-        clipped_rho = ratio if ratio < rho_bar else rho_bar
-        c = trace_lambda * (ratio if ratio < c_bar else c_bar)
+        # min() would not become vector instructions; NaN stays NaN.
+        pg_rho = pg_rho_bar if ratio > pg_rho_bar else ratio
+        clipped_rho = rho_bar if ratio > rho_bar else ratio
+        c = trace_lambda * (c_bar if ratio > c_bar else ratio)
         td_error = reward[b] + discount[b] * next_value[b] - value[b]
         carried = discount[b] * trace[b] * last[b]
         advantage[b] = pg_rho * (td_error + carried)

@@ -61,7 +61,7 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 def binary_entropy(probabilities: Tensor) -> Tensor:
     """Return the mean over atoms of -p_k log p_k - (1 - p_k) log(1 - p_k), with 0 log 0 = 0."""
-    rest = 1 - probabilities
+    rest = (1 - probabilities).clamp_min(0)  # rounding may make the mass of an atom exceed 1
     terms: Tensor = torch.special.xlogy(probabilities, probabilities) + torch.special.xlogy(rest, rest)
     return -terms.mean(-1)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from troop.nets.activations import Activation, activate
-from troop.nets.encoder import Inputs, ObservationEncoder, only_observation
+from troop.nets.encoder import Inputs, ObservationEncoder
 from troop.nets.mlp import MLP
 from troop.nets.outside import OutsideNetwork
 from troop.nets.recurrent import Core, CoreState, RecurrentCore
@@ -39,7 +39,7 @@ class ActorCritic(nn.Module):
     0.01 for the policy's outputs, 1 for values.
 
     A network of the user replaces both networks of vectors; with images or a core it replaces the layers
-    before the heads or the core and has `torso_features` outputs.
+    before the heads or the core and has `torso_features` outputs, which vectors beside an image join.
     """
 
     def __init__(
@@ -57,12 +57,9 @@ class ActorCritic(nn.Module):
         self.body: OutsideNetwork | None = None
         features = self.encoder.features
         if outside and (self.encoder.images or config.core != "none"):
-            (shape,) = shapes.values()
-            self.body, features = (
-                OutsideNetwork(config.torso, tuple(shape), config.torso_features),
-                config.torso_features,
-            )
-            hidden = () if self.encoder.images else hidden[1:]
+            self.body = OutsideNetwork(config.torso, self.encoder.main_shape, config.torso_features)
+            beside = self.encoder.columns if self.encoder.images else 0
+            features, hidden = config.torso_features + beside, () if self.encoder.images else hidden[1:]
         elif self.encoder.images:
             self.shared_layer, features = nn.Linear(features, config.torso_features), config.torso_features
             hidden = ()
@@ -94,8 +91,9 @@ class ActorCritic(nn.Module):
     def encode(self, inputs: Inputs) -> Tensor:
         """Return features [N, F] of the result of `encoder.select`."""
         if self.body is not None:
-            features: Tensor = self.body(only_observation(inputs))
-            return features
+            main, columns = self.encoder.main(inputs)
+            features: Tensor = self.body(main)
+            return features if columns is None else torch.cat((features, columns), -1)
         x: Tensor = self.encoder(inputs)
         if self.shared_layer is None:
             return x

@@ -39,6 +39,22 @@ class ObservationEncoder(nn.Module):
             self.image_features += features
 
     @property
+    def main_shape(self) -> tuple[int, ...]:
+        """Shape of the input of a network of the user: the only image, or the columns of all vectors."""
+        return next(iter(self.images.values()), (self.columns,))
+
+    def main(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Return the only image of the result of `select` and the columns beside it, if any.
+
+        Without an image, the columns themselves. Pixels are in [0, 1].
+        """
+        if isinstance(inputs, Tensor):
+            return to_unit_range(inputs), None
+        if not self.images:
+            return to_unit_range(inputs[VECTOR]), None
+        return to_unit_range(inputs[next(iter(self.images))]), inputs.get(VECTOR)
+
+    @property
     def features(self) -> int:
         """Number of columns of the result: those of the images, then those of the vectors."""
         return self.image_features + self.columns
@@ -76,12 +92,6 @@ class ObservationEncoder(nn.Module):
         if VECTOR in inputs:
             parts.append(to_unit_range(inputs[VECTOR]))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-
-
-def only_observation(inputs: Inputs) -> Tensor:
-    """Return the only observation of the result of `select`; pixels are in [0, 1]."""
-    (x,) = (inputs,) if isinstance(inputs, Tensor) else inputs.values()
-    return to_unit_range(x)
 
 
 def _encode(torso: nn.Module, images: Tensor) -> Tensor:

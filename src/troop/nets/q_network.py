@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from troop.nets.encoder import Inputs, ObservationEncoder, only_observation
+from troop.nets.encoder import Inputs, ObservationEncoder
 from troop.nets.mlp import MLP
 from troop.nets.noisy import Noise, NoisyMLP
 from troop.nets.outside import OutsideNetwork
@@ -46,8 +46,7 @@ class QNetwork(nn.Module):
         self.encoder = ObservationEncoder(named, "mlp" if ":" in torso else torso)
         self.outside: OutsideNetwork | None = None
         if ":" in torso:
-            (shape,) = named.values()
-            self.outside = OutsideNetwork(torso, tuple(shape), outputs)
+            self.outside = OutsideNetwork(torso, self.encoder.main_shape, outputs)
             return
         self.register_load_state_dict_pre_hook(_rename_torso)  # type: ignore[no-untyped-call]
         features = self.encoder.features
@@ -75,7 +74,7 @@ class QNetwork(nn.Module):
     def forward(self, inputs: Inputs, noise: Noise | None = None) -> Tensor:
         """Return values [B, A] or logits [B, A, K]; without `noise` those of the mean weights."""
         if self.outside is not None:
-            z: Tensor = self.outside(only_observation(inputs))
+            z: Tensor = self.outside(self.encoder.main(inputs)[0])
             return z.view(-1, self.actions, self.atoms) if self.atoms else z
         x = self.features(inputs)
         if self.value is None:

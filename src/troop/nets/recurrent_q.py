@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from troop.nets.encoder import Inputs, ObservationEncoder, only_observation
+from troop.nets.encoder import Inputs, ObservationEncoder
 from troop.nets.mlp import MLP
 from troop.nets.outside import OutsideNetwork
 from troop.nets.recurrent import CoreState, RecurrentCore
@@ -21,7 +21,7 @@ class RecurrentQNetwork(nn.Module):
     Images pass their torsos and a layer of `features` units with ReLU; all vectors, such as the last action
     and reward, are appended to the result. Without images that layer takes the vectors. Then follow the core
     and two streams with one hidden layer of `head` units: Q = V + A - mean_a A. A network of the user
-    replaces all layers before the core.
+    replaces the torso and that layer.
     """
 
     def __init__(
@@ -39,8 +39,7 @@ class RecurrentQNetwork(nn.Module):
         images, columns = self.encoder.image_features, self.encoder.columns
         self.body: OutsideNetwork | None = None
         if outside:
-            (shape,) = shapes.values()
-            self.body = OutsideNetwork(torso, tuple(shape), features)
+            self.body = OutsideNetwork(torso, self.encoder.main_shape, features)
         else:
             self.layer = nn.Linear(images or columns, features)
         self.core = RecurrentCore("lstm", features + (columns if images else 0), core_size)
@@ -51,9 +50,9 @@ class RecurrentQNetwork(nn.Module):
     def encode(self, inputs: Inputs) -> Tensor:
         """Return the input of the core [.., F] of the result of `encoder.select`."""
         if self.body is not None:
-            rows = only_observation(inputs)
-            features: Tensor = self.body(rows.flatten(0, 1))
-            return features.view(*rows.shape[:2], -1)
+            rows, columns = self.encoder.main(inputs)
+            features: Tensor = self.body(rows.flatten(0, 1)).view(*rows.shape[:2], -1)
+            return features if columns is None else torch.cat((features, columns), -1)
         x: Tensor = self.encoder(inputs)
         images = self.encoder.image_features
         hidden: Tensor = self.layer(x[..., :images] if images else x).relu()

@@ -231,7 +231,7 @@ RECIPES = [
     ),
     Recipe(
         "td3",
-        "TD3: two scalar critics, target policy, delayed policy updates; held noise, no saturated actor",
+        "TD3 (two scalar critics, delayed policy) with 3-step returns, held noise and priorities",
         "Pendulum-v1",
         partial(classic_experiment, "td3", TD3_PAPER | GENERAL, PRIORITY),
     ),
@@ -243,7 +243,7 @@ RECIPES = [
     ),
     Recipe(
         "ddpg",
-        "DDPG: one critic, no target noise, no delay; held noise, no saturated actor",
+        "DDPG (one critic, no delay) with 3-step returns, held noise and priorities",
         "Pendulum-v1",
         partial(classic_experiment, "ddpg", DDPG_PAPER | GENERAL, PRIORITY),
     ),

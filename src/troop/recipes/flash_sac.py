@@ -56,13 +56,14 @@ SMALL_RANDOM_STEPS = 1_000  # env steps with random actions before the first upd
 # failures of the first minutes: CartpoleBalanceSparse then falls from 1000 to 32.
 SMALL_REPLAY_BYTES = 2_000_000_000
 MIN_REPLAY_ROWS = 1_000_000
+TREE_BYTES = 32  # of a row's priority
 
 
 def replay_rows(spec: EnvSpec) -> int:
     """Return the paper's number of rows, or as many as SMALL_REPLAY_BYTES hold, at least a million."""
     assert isinstance(spec.action, Continuous)
     numbers = sum(spec.width(name) for name in spec.obs) + spec.action.size + 4
-    return min(REPLAY_CAPACITY, max(MIN_REPLAY_ROWS, SMALL_REPLAY_BYTES // (4 * numbers)))
+    return min(REPLAY_CAPACITY, max(MIN_REPLAY_ROWS, SMALL_REPLAY_BYTES // (4 * numbers + TREE_BYTES)))
 
 
 def paper_algorithm(family: str, envs: int) -> FlashSACConfig:
@@ -130,6 +131,7 @@ def pql_experiment(args: RecipeArgs) -> Experiment[Transition]:
             beta_pv=float(algorithm.policy_delay),
             batch_size=system.schedule.batch_size,
             replay_capacity=system.replay_capacity,
+            observation_capacity=MIN_REPLAY_ROWS if args.on_cpu else 0,
             learning_starts=system.learning_starts,
             priority=system.priority,
         ),

@@ -34,6 +34,6 @@ class SpinPoller:
                 os.sched_yield()
                 now = time.perf_counter()
         if not events and not short:
-            events = self.poll.poll(milliseconds)
+            events = self.poll.poll(max(0.0, milliseconds - 1000 * (now - began)))
         self._mean_wait_s += (min(time.perf_counter() - began, WAIT_CAP_S) - self._mean_wait_s) / 8
         return events

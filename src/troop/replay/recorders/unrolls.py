@@ -39,6 +39,8 @@ def write_results(
     longest = 0
     for i in range(len(envs)):
         env = envs[i]
+        if env < 0 or env >= len(time) or time[env] >= rewards.shape[1]:  # numba does not check indices
+            raise IndexError("an env or a step outside of the recorder")
         t = time[env]
         ended = terminated[i] or truncated[i]
         rewards[env, t], ends[env, t], valids[env, t] = reward[i], ended, valid[i]
@@ -69,7 +71,7 @@ class UnrollRecorder:
         self.extras: dict[str, np.ndarray] = {}
         self.state: State = None  # at entry 0, [envs, ...]
         self.finals: dict[int, list[tuple[int, Obs]]] = {}  # env -> time and final observation
-        self._flat: dict[str, np.ndarray] = {}  # action and extras, [envs * T, ...]
+        self._flat: dict[str, np.ndarray] = {}  # extras, [envs * T, ...]
         self._flat_obs: dict[str, np.ndarray] = {}
 
     def on_action(
@@ -82,7 +84,7 @@ class UnrollRecorder:
         time = self.time[envs]
         self._write_obs(envs, time, obs)
         rows = envs * self.length + time
-        self._flat["action"][rows] = output.action.numpy()
+        self._flat_action[rows] = output.action.numpy()
         self._flat["version"][rows] = version
         for name, x in output.extras.items():
             self._flat[name][rows] = x.numpy()
@@ -134,8 +136,8 @@ class UnrollRecorder:
         self.extras["episode_return"] = np.zeros(shape, dtype=np.float32)
         self.state = pytree.tree_map_only(Tensor, lambda x: x.new_zeros(self.envs, *x.shape[1:]), state)
         # The same memory: one index per row is faster than two.
-        written = {"action": self.rows["action"]} | self.extras
-        self._flat = {name: x.reshape(-1, *x.shape[2:]) for name, x in written.items()}
+        self._flat = {name: x.reshape(-1, *x.shape[2:]) for name, x in self.extras.items()}
+        self._flat_action = self.rows["action"].reshape(-1, *self.rows["action"].shape[2:])
         self._flat_obs = {name: x.reshape(-1, *x.shape[2:]) for name, x in self.obs.items()}
         self._flat_started = started.reshape(-1)
         reward, discount, ended, valid = (self.rows[x] for x in ("reward", "discount", "ended", "valid"))

@@ -85,9 +85,7 @@ def test_the_compiled_loops_of_large_batches_equal_the_tensor_operations(monkeyp
     for result, other in zip(results, expected, strict=True):
         assert torch.allclose(result, other, atol=1e-6)
     log_ratio[3, 5] = float("nan")
-    assert vtrace(log_ratio, *inputs)[1][
-        3, 5
-    ].isnan()  # not as if it were clipped
+    assert vtrace(log_ratio, *inputs)[1][3, 5].isnan()  # not as if it were clipped
     assert not advantage_kernels.use_kernel(reward.clone().requires_grad_(), discount)
     assert not advantage_kernels.use_kernel(*(x.double() for x in inputs))
 

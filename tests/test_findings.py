@@ -51,7 +51,7 @@ def test_windows_of_a_loaded_replay_stop_at_terminations_if_it_was_saved_with_an
 
 
 def test_unnormalized_policy_acts_with_the_network_that_is_trained():
-    experiment = api.make_experiment("td3", "Pendulum-v1")
+    experiment = api.make_experiment("td3-paper", "Pendulum-v1")
     learner = experiment.algorithm.algorithm(experiment.env.spec)
     obs = torch.randn(4, 3)
     action = learner.policy.act({"obs": obs}, None, torch.zeros(4)).action

@@ -20,6 +20,7 @@ from troop.core.env import Discrete, EnvSpec, Field
 from troop.core.errors import BadInput
 from troop.experiment import Experiment
 from troop.nets.outside import OutsideNetwork
+from troop.systems.components import make_policy
 
 SHORT = ["--envs", "4", "--evaluation.episodes", "2", "--evaluation.max-episode-steps", "20"]
 SHORT += ["--learning-starts", "5", "--batch-size", "8"]
@@ -334,6 +335,28 @@ def module(tmp_path, monkeypatch):
     yield write
     for name in names:
         sys.modules.pop(name, None)
+
+
+DROPOUT = """
+from torch import nn
+
+def make_net(shape, outputs):
+    return nn.Sequential(nn.Linear(shape[0], 64), nn.Dropout(0.5), nn.Linear(64, outputs))
+"""
+
+
+@pytest.mark.parametrize("recipe", ["dqn", "ppo", "impala"])
+def test_policies_act_without_dropout_and_learn_with_it(module, recipe):
+    module("own_net", DROPOUT)
+    experiment = make_experiment(recipe, "gym:CartPole-v1", 4, network="own_net:make_net")
+    spec, obs = experiment.env.spec, {"obs": torch.randn(64, 4)}
+    policy = make_policy(experiment.algorithm, spec, "cpu")
+    state, explore = policy.initial_state(64), torch.zeros(64)
+    policy.load_state_dict(experiment.algorithm.algorithm(spec).policy.state_dict())
+    first, second = (policy.act(obs, state, explore).action for _ in range(2))
+    assert torch.equal(first, second)
+    learner = experiment.algorithm.algorithm(spec)
+    assert all(m.training for m in learner.policy.modules() if isinstance(m, torch.nn.Dropout))
 
 
 def test_backend_of_a_user_is_trained_and_loaded(module):

@@ -161,8 +161,8 @@ def add_trainer_node(
 
 
 def make_policy(algorithm: AlgorithmConfig[Any], spec: EnvSpec, device: str) -> Policy:
-    """Build the policy on `device`."""
-    return algorithm.policy(spec).to(device)
+    """Build a policy that acts, on `device`: layers such as dropout are in evaluation mode."""
+    return algorithm.policy(spec).to(device).eval()
 
 
 @dataclass(frozen=True)

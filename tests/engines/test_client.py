@@ -18,6 +18,7 @@ from troop.engines.rpc.shared_memory import (
     SlotPool,
     create_memfd,
 )
+from troop.engines.rpc.waiting_calls import invoke_joined
 
 
 class FailingWaiter:
@@ -189,6 +190,21 @@ def test_rows_of_several_calls_are_joined_and_split():
 def test_calls_that_differ_in_more_than_rows_are_not_joined(other):
     with pytest.raises(NotJoinable):
         join_rows([(torch.ones(2, 2), 1), other], [2, 2])
+
+
+def test_calls_are_joined_with_those_of_equal_layout():
+    made = []
+
+    def double(args):
+        made.append(len(args[0]))
+        return args[0] * 2
+
+    ended = {"obs": torch.ones(2, 3)}
+    calls = [(torch.full((2, 1), float(i)), ended if i in (1, 4) else None) for i in range(6)]
+    calls.append((torch.full((2, 1), 6.0), [{}]))  # an argument that cannot be joined or hashed
+    results = invoke_joined(double, calls)
+    assert sorted(made) == [2, 4, 8]
+    assert [float(result[0]) for result in results] == [2.0 * i for i in range(7)]
 
 
 def test_result_without_one_row_per_requested_row_is_an_error():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 from typing import Any
 
 _FIELD_NAMES: dict[type, tuple[str, ...] | None] = {}  # reading them of a class is slow
@@ -20,6 +21,23 @@ def row_count(value: Any) -> int | None:  # noqa: ANN401
         if (count := row_count(child)) is not None:
             return count
     return None
+
+
+def layout(value: Any) -> Hashable:  # noqa: ANN401
+    """Return everything but the rows of a nested value; values of equal layout can be joined.
+
+    Raises TypeError if a leaf is not hashable.
+    """
+    if _is_array(value):
+        parts: Hashable = (type(value), value.dtype, tuple(value.shape[1:]))
+    elif isinstance(value, dict):  # the keys may have another order
+        parts = (type(value), frozenset((key, layout(child)) for key, child in value.items()))
+    elif (children := _children(value)) is not None:
+        parts = (type(value), *map(layout, children))
+    else:
+        hash(value)
+        parts = (type(value), value)
+    return parts
 
 
 def join_rows(values: list[Any], counts: list[int]) -> Any:  # noqa: ANN401

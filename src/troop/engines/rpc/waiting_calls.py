@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from troop.core.remote import BatchLimits
-from troop.engines.rpc.batching import NotJoinable, join_rows, row_count, split_rows
+from troop.engines.rpc.batching import NotJoinable, join_rows, layout, row_count, split_rows
 
 C = TypeVar("C")  # a call
 
@@ -54,14 +54,40 @@ class WaitingCalls(Generic[C]):
 
 
 def invoke_joined(function: Any, all_args: list[tuple[Any, ...]]) -> list[Any]:  # noqa: ANN401
-    """Return the result of each call; calls `function(args)` once if the arguments can be joined."""
-    counts = [row_count(args) for args in all_args]
-    if len(all_args) > 1 and all(count is not None for count in counts):
-        known_counts = [count or 0 for count in counts]
+    """Return the result of each call; calls `function(args)` once for calls that can be joined."""
+    if len(all_args) > 1 and (joined := _join(all_args)) is not None:
+        return split_rows(function(joined[0]), joined[1])
+    groups = group_by_layout(all_args)
+    if len(groups) == len(all_args) or len(groups) <= 1:
+        return [function(args) for args in all_args]
+    results: list[Any] = [None] * len(all_args)
+    for group in groups:
+        group_results = invoke_joined(function, [all_args[position] for position in group])
+        for position, result in zip(group, group_results, strict=True):
+            results[position] = result
+    return results
+
+
+def _join(all_args: list[tuple[Any, ...]]) -> tuple[Any, list[int]] | None:
+    """Return the joined arguments and the rows of each call; None if they cannot be joined."""
+    counts: list[int] = []
+    for args in all_args:
+        if (count := row_count(args)) is None:
+            return None
+        counts.append(count)
+    try:
+        return join_rows(all_args, counts), counts
+    except NotJoinable:
+        return None
+
+
+def group_by_layout(all_args: list[tuple[Any, ...]]) -> list[list[int]]:
+    """Return lists of positions of calls with equal layout, such as those without finished episodes."""
+    groups: dict[Any, list[int]] = {}
+    for position, args in enumerate(all_args):
         try:
-            joined = join_rows(all_args, known_counts)
-        except NotJoinable:
-            pass
-        else:
-            return split_rows(function(joined), known_counts)
-    return [function(args) for args in all_args]
+            key: Any = layout(args)
+        except TypeError:  # an argument is not hashable
+            key = position
+        groups.setdefault(key, []).append(position)
+    return list(groups.values())

@@ -117,6 +117,16 @@ def test_a_nan_loss_changes_no_weight_moment_or_step_count(spoil, settings):
     assert math.isfinite(sound.metrics["loss/critic"])
 
 
+@pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
+def test_a_loss_that_is_not_finite_skips_the_step_although_its_gradient_is(max_grad_norm):
+    module = torch.nn.Linear(2, 1)
+    optimizer = OptimizerConfig("cpu", max_grad_norm=max_grad_norm).build(module, 0.1, NO_PEERS)
+    before = weights(module)
+    grads = [torch.ones_like(p) for p in module.parameters()]
+    assert optimizer.step(grads, torch.tensor(math.inf)) == 1
+    assert torch.equal(weights(module), before)
+
+
 def test_consecutive_skips_cover_actor_and_critics():
     agent, bad = learner(policy_delay=1), batch()
     bad.obs["obs"][:] = math.inf

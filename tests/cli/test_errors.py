@@ -116,6 +116,13 @@ def test_replay_larger_than_memory_is_rejected_with_both_sizes(capsys, tmp_path)
     assert "GB" in error and "1,000,000,000,000 rows" in error
 
 
+def test_doctor_estimates_the_replay_of_a_data_parallel_worker(capsys):
+    assert run(["doctor", "--recipe", "fasttd3-ddp", "--env", "Pendulum-v1"]) == 0
+    output, replays = capsys.readouterr().out, make_experiment("fasttd3-ddp", "Pendulum-v1").system.replays
+    assert f"replay     {replays.replay_capacity:,} rows x" in output
+    assert f"batch      {replays.schedule.batch_size:,} rows" in output
+
+
 @pytest.mark.parametrize("recipe", ["dqn", "ppo", "impala", "seed-vtrace", "dd-ppo", "a3c"])
 def test_doctor_estimates_every_kind_of_system(recipe, capsys):
     command = ["doctor", "--recipe", recipe, "--env", "CartPole-v1"]

@@ -112,3 +112,14 @@ def test_the_setting_zero_holds_the_noise_of_every_second_row():
         state = after
     assert (repeated[::2] > 20).all() and (repeated[1::2] == 0).all()
     assert repeated_noise.held_share(16) == 1.0
+
+
+def test_shared_repeats_hold_only_the_share_of_rows_that_hold_noise():
+    torch.manual_seed(0)
+    thresholds, active = repeated_noise.repeat_thresholds(2.0, 100), torch.ones(6, dtype=torch.bool)
+    state, repeated = repeated_noise.initial_state(6, 2), torch.zeros(6)
+    for _ in range(200):
+        after = repeated_noise.advance(state, thresholds, active, 0.5, shared=True)
+        repeated += (repeated_noise.noise(after) == repeated_noise.noise(state)).all(1)
+        state = after
+    assert (repeated[::2] > 20).all() and (repeated[1::2] == 0).all()

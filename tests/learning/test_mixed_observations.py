@@ -70,3 +70,4 @@ def test_a_text_observation_of_minigrid_is_named():
     sentences = api.make_experiment("dqn", "MiniGrid-Empty-5x5-v0").unread_observations()
     assert sentences == ["the observation 'mission' of MiniGrid-Empty-5x5-v0 is a text and is not read"]
     assert not api.make_experiment("dqn", "CartPole-v1").unread_observations()
+    assert api.make_experiment("flashsac", "Pendulum-v1", env__last_step=True).unread_observations()

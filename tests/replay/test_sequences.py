@@ -133,6 +133,24 @@ def test_the_age_of_a_batch_counts_the_env_steps_added_since():
     assert replay.sample_age == 5 and replay.steps == 5
 
 
+def test_steps_of_an_overlap_count_once_although_the_first_burn_in_has_none():
+    replay = SequenceReplay(SPEC, SequenceSpec(2, 1, 1), SequenceReplaySize(4), 0, priority=PLAIN)
+    first, second = sequences([0], [1.0]), sequences([1], [1.0])
+    first.started[1] = True  # the row before it is not a step
+    first.valid[0] = False
+    second.started[0] = True  # the episode started one row earlier than in the first sequence
+    replay.add(first)
+    replay.add(second)
+    assert replay.steps == 2
+
+
+def test_a_larger_replay_has_the_sequences_that_were_saved():
+    small, large = make_replay(4), make_replay(16)
+    small.add(sequences(list(range(9)), [1.0] * 9))
+    large.load_state_dict(small.state_dict())
+    assert len(large) == len(small) == 4
+
+
 def test_a_limiter_counts_sequences():
     limited = RateLimited(make_replay(100), Limiter(2.0, 4, 4))
     limited.add(sequences([0, 1, 2]))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from troop.core.algorithm import UpdateResult
-from troop.core.batch import Transition
+from troop.core.batch import Trajectory, Transition
 from troop.roles import auto_compile, cache_filler
 from troop.roles.auto_compile import MEASURED, WARM_UP, AutoCompile, AutoCompiler, trimmed_mean
 from troop.roles.cache_filler import CacheFiller, batch_like, describe_batch
@@ -245,3 +245,13 @@ def test_batches_are_rebuilt_with_shapes_strides_and_types():
     assert describe_batch(rebuilt) == describe_batch(batch)
     assert rebuilt.obs["obs"].stride() == (6, 1) and rebuilt.index.dtype == torch.int64
     assert rebuilt.weight is None and rebuilt.reward.sum() == 0
+
+
+def test_trajectories_are_rebuilt_with_valid_steps():
+    flags, numbers = torch.zeros(3, 2, dtype=torch.bool), torch.ones(2, 2)
+    obs = {"obs": torch.ones(3, 2, 4)}
+    final, index = {"obs": torch.ones(0, 4)}, torch.empty(0, dtype=torch.int64)
+    batch = Trajectory(obs, numbers, numbers, numbers, flags[:2], ~flags[:2], flags, final, index)
+    rebuilt = batch_like(json.loads(json.dumps(describe_batch(batch))))
+    assert describe_batch(rebuilt) == describe_batch(batch)
+    assert isinstance(rebuilt, Trajectory) and rebuilt.valid.all()

@@ -361,6 +361,19 @@ def test_worker_ends_its_rollout_when_a_pause_is_requested():
     host.close()
 
 
+def test_complete_rollout_lacks_no_step_when_a_pause_is_requested():
+    config = PPOConfig(length=4, hidden=(8,))
+    host = Inline().make_host(DataParallel(1).program(config, Toy("PointMass", 2, limit=9), SETTINGS), 3)
+    worker, metrics = host.roles["worker0"], {}
+    worker.group = LateGroup(0)
+    worker.algorithm.update = lambda batch: UpdateResult({})
+    for number in range(4):
+        worker.group.pause_requested = number == 3
+        metrics = worker.step()
+    assert metrics["train/preempted_steps"] == 0
+    host.close()
+
+
 def test_a_group_without_workers_is_refused():
     with pytest.raises(BadInput, match="workers is 0"):
         check(DataParallel(0), "system.")

@@ -11,7 +11,7 @@ from host_killer import HostKiller, host_processes
 from recording_observer import RecordingObserver
 from traced_env import TracedEnvConfig, steps_taken
 
-from troop.algorithms import ImpalaConfig, PPOConfig, UnrealConfig
+from troop.algorithms import DQNConfig, ImpalaConfig, PPOConfig, UnrealConfig
 from troop.core.algorithm import Policy, PolicyOutput
 from troop.core.batch import Trajectory
 from troop.core.engine import Until
@@ -364,6 +364,18 @@ def test_several_servers_divide_the_runners_and_feed_one_learner():
     rows = {name for line in observer.lines for name in line if name.endswith("/batch_rows")}
     assert rows == {"inference/batch_rows", "inference1/batch_rows"}
     assert not host_processes(os.getpid())
+
+
+def test_servers_share_the_env_steps_of_an_exploration_schedule():
+    config, env = DQNConfig(epsilon_steps=1000), Toy("PointMass", 2, limit=9, discrete=True)
+    nodes = SEED(4, 2, 4).program(config, env, SETTINGS).nodes
+    schedules = [
+        x
+        for node in ("inference", "inference1")
+        for x in nodes[node].build.args
+        if isinstance(x, LinearSchedule)
+    ]
+    assert [schedule.env_steps for schedule in schedules] == [500, 500]
 
 
 def test_runners_that_servers_do_not_divide_are_refused():

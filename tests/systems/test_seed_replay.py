@@ -70,6 +70,7 @@ class Sink:
 
     def end_streams(self, streams=None):
         self.events.append("end")
+        self.ended = None if streams is None else streams.tolist()
 
     def wants_data(self):
         return True
@@ -79,7 +80,7 @@ def make_server(sink):
     env = Toy("PointMass", 2, limit=50)
     policy, weights = SAC.policy(env.spec), Weights()
     weights.publish(0, policy.state_dict())
-    recorder = EnvRowRecorder(2, 2)
+    recorder = EnvRowRecorder(2, 2, first_stream=6)
     return env, InferenceServer(env.spec, policy, recorder, SAC.exploration, sink, weights)
 
 
@@ -99,7 +100,7 @@ def test_rows_of_a_restarted_runner_do_not_continue_the_earlier_ones():
     before = len(sink.events)
     run = server.register(0, 2)
     assert run == 1 and server.dropped_steps == 2
-    assert sink.events[before:] == ["end"]
+    assert sink.events[before:] == ["end"] and sink.ended == [6, 7]  # not those of other servers
     steps(3, run)
     assert sink.events[-1] == 2
 
@@ -109,7 +110,7 @@ def test_a_restarted_server_ends_the_streams_of_its_envs():
     env, server = make_server(sink)
     ids, simulator = np.arange(2), env.make_numpy(3)
     server.act(ids, ids * 0, RunnerStep.of(simulator.reset(3)))
-    assert sink.events == ["end"]
+    assert sink.events == ["end"] and sink.ended == [6, 7]
 
 
 @pytest.mark.reliability("K1", "K3")

@@ -24,7 +24,7 @@ from troop.algorithms.optim.statistics import merge_batch
 from troop.algorithms.optim.target import copy_parameters, frozen_copy
 from troop.algorithms.optim.value_and_grad import value_and_grad
 from troop.algorithms.requirements import action_mask_reason, observation_reason
-from troop.core.algorithm import CompileMode, UpdateResult
+from troop.core.algorithm import UpdateResult
 from troop.core.batch import Trajectory, TrajectorySpec
 from troop.core.config import bounded
 from troop.core.env import EnvSpec
@@ -103,8 +103,8 @@ class APPOConfig:
     module:function."""
     log_std_init: float = 0.0
     """Initial log standard deviation of continuous actions, which are in [-1, 1]."""
-    compile: CompileMode = False
-    """Compile the loss with torch.compile; auto decides during training whether it pays."""
+    compile: bool = False
+    """Compile the loss with torch.compile."""
 
     @property
     def experience(self) -> TrajectorySpec:

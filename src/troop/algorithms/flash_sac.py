@@ -152,6 +152,10 @@ class FlashSACConfig:
             return f"std_init is {self.std_init:g}; log_std_min and log_std_max allow {low:.3g} to {high:.3g}"
         return continuous_control_reason(spec)
 
+    def unread_observations(self, spec: EnvSpec) -> list[str]:
+        """Return the names of observations that actor and critics do not read."""
+        return [name for name in spec.obs if name not in (OBS, PRIVILEGED)]
+
     def unsplittable_reason(self, spec: EnvSpec) -> str | None:
         """Return None: every FlashSAC can be split."""
         return None

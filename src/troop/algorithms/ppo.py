@@ -21,7 +21,7 @@ from troop.algorithms.optim.optimizer import OptimizerConfig, OptimizerKind
 from troop.algorithms.optim.statistics import merge_batch
 from troop.algorithms.optim.value_and_grad import value_and_grad
 from troop.algorithms.requirements import action_mask_reason, observation_reason
-from troop.core.algorithm import CompileMode, UpdateResult
+from troop.core.algorithm import UpdateResult
 from troop.core.batch import State, Trajectory, TrajectorySpec
 from troop.core.config import bounded
 from troop.core.env import EnvSpec, Obs
@@ -100,8 +100,8 @@ class PPOConfig:
     module:function."""
     log_std_init: float = 0.0
     """Initial log standard deviation of continuous actions, which are in [-1, 1]."""
-    compile: CompileMode = False
-    """Compile the loss with torch.compile; auto decides during training whether it pays."""
+    compile: bool = False
+    """Compile the loss with torch.compile."""
 
     @property
     def experience(self) -> TrajectorySpec:

@@ -22,7 +22,7 @@ from troop.algorithms.optim.statistics import merge_batch
 from troop.algorithms.optim.value_and_grad import value_and_grad
 from troop.algorithms.requirements import action_mask_reason, observation_reason
 from troop.algorithms.trajectory_replay import RewardSample, TrajectoryReplay
-from troop.core.algorithm import CompileMode, UpdateResult
+from troop.core.algorithm import UpdateResult
 from troop.core.batch import Trajectory, TrajectorySpec
 from troop.core.config import bounded
 from troop.core.env import Discrete, EnvSpec
@@ -110,8 +110,8 @@ class UnrealConfig:
     """Width of the layer after the torsos."""
     log_std_init: float = 0.0
     """Initial log standard deviation of continuous actions, which are in [-1, 1]."""
-    compile: CompileMode = False
-    """Compile the loss with torch.compile; auto decides during training whether it pays."""
+    compile: bool = False
+    """Compile the loss with torch.compile."""
 
     @property
     def experience(self) -> TrajectorySpec:

@@ -31,7 +31,7 @@ def _sync(experiment: Experiment[Any]) -> Sync:
 def _trainer(experiment: Experiment[Any], threads: int, overlap: bool) -> Role:
     """Build the trainer of the recipe and warm it up."""
     sync = _sync(experiment)
-    schedule = dataclasses.replace(sync.schedule, overlap=overlap)
+    schedule = dataclasses.replace(sync.schedule, overlap=overlap, max_updates_per_step=0.0)
     system = dataclasses.replace(sync, schedule=schedule, recreate_every=0)
     env = dataclasses.replace(experiment.env, threads=threads)  # type: ignore[type-var]
     program = system.program(experiment.algorithm, env, experiment.settings())

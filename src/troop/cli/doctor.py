@@ -156,12 +156,20 @@ def _central(system: SEED, experiment: Experiment[Any]) -> Iterator[str]:
     yield f"servers    {system.servers} x {server / 1e6:.0f} MB with the unrolls of {envs:,} envs (measured)"
 
 
+def _replay_system(experiment: Experiment[Any]) -> Any:  # noqa: ANN401 - any system
+    """Return the system that holds replay and schedule: each worker of data-parallel training is one."""
+    from troop.core.batch import NStep
+
+    if isinstance(experiment.algorithm.experience, NStep):
+        return getattr(experiment.system, "replays", experiment.system)
+    return experiment.system
+
+
 def _stored_rows(experiment: Experiment[Any], capacity: int | None) -> int:
     """Return the steps in the replay; of a system without one, those of the trajectories that it holds."""
     from troop.core.batch import TrajectorySpec
 
-    system: Any = experiment.system
-    experience = experiment.algorithm.experience
+    system, experience = _replay_system(experiment), experiment.algorithm.experience
     if isinstance(experience, TrajectorySpec):
         if capacity is not None:
             raise BadInput(f"--replay-capacity is {capacity}, but {experiment.recipe} has no replay.")
@@ -173,7 +181,7 @@ def _stored_rows(experiment: Experiment[Any], capacity: int | None) -> int:
 
 def _batch_size(experiment: Experiment[Any]) -> int:
     """Return the rows of one batch; a batch of trajectories has the steps of each of its env streams."""
-    system: Any = experiment.system
+    system = _replay_system(experiment)
     holders = [getattr(system, name, None) for name in ("schedule", "learner")]
     sizes = [holder.batch_size for holder in (*holders, system) if hasattr(holder, "batch_size")]
     rows = int(sizes[0]) if sizes else experiment.env.envs

@@ -29,7 +29,7 @@ def longest_repeat(setting: int, episode_limit: int | None, share: float = 0.1) 
 def held_share(setting: int) -> float:
     """Return the share of envs whose noise is held with this setting of `longest_repeat`: half of them for 0.
 
-    Held noise finds rare rewards; noise drawn at every step shows what the policy itself returns.
+    Held noise reaches rare rewards more often; envs without it stay closer to the policy's own behaviour.
     """
     return 1.0 if setting else 0.5
 
@@ -61,20 +61,20 @@ def advance(
     """Return the state of the next step; rows that are not `active` [rows] keep theirs.
 
     A row whose noise has been held long enough draws new noise and the number of steps k for which to hold
-    it. A `share` of the rows, evenly spread over all of them, does so: systems give the first envs less noise
-    than the last ones. The others draw new noise at every step. With `shared` all rows draw new noise in the
-    same step; a row that starts in between joins them.
+    it. A `share` of the rows of the call, evenly spread over all of them, does so: systems give the first
+    envs less noise than the last ones. The others draw new noise at every step. With `shared` all rows draw
+    new noise in the same step; a row that starts in between joins them.
     """
     held, remaining = noise(state), state[:, -1:]
     expired = remaining <= 0
     drawn = torch.rand(1 if shared else len(state), 1, device=state.device)
     repeats = torch.bucketize(drawn, thresholds).to(state.dtype) + 1
-    if share < 1:
-        position = torch.arange(len(state), device=state.device) * share % 1
-        repeats = torch.where(position.unsqueeze(-1) < share, repeats, 1.0)
     if shared:
         others = torch.where(active.unsqueeze(-1), remaining, 0.0).amax(0, keepdim=True)
         repeats = torch.where(others > 0, others, repeats)
+    if share < 1:
+        position = torch.arange(len(state), device=state.device) * share % 1
+        repeats = torch.where(position.unsqueeze(-1) < share, repeats, 1.0)
     advanced = torch.cat(
         (
             torch.where(expired, torch.randn_like(held), held),

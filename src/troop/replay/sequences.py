@@ -98,7 +98,7 @@ class SequenceReplay:
 
     def __len__(self) -> int:
         """Number of sequences stored."""
-        return min(self.added, self.size.capacity)
+        return self.tree.count
 
     @property
     def capacity(self) -> int:
@@ -158,7 +158,8 @@ class SequenceReplay:
 
     def _new_steps(self, sequences: Trajectory) -> int:
         """Return the number of steps that are in no earlier sequence."""
-        repeated = torch.where(sequences.started.any(0), 0, self.experience.overlap)
+        first = sequences.started[self.experience.burn_in]  # else the episode has an earlier sequence
+        repeated = torch.where(first, 0, self.experience.overlap)
         return int((sequences.valid.sum(0) - repeated).clamp_min(0).sum())
 
     def _leaf_value(self, priority: Array) -> Array:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from troop.core.batch import Transition
+from troop.core.batch import Trajectory, Transition
 
 MODULE = "troop.compile_cache"  # the program of the process
 
@@ -28,7 +28,7 @@ class CacheFiller:
     `learner` describes it as `troop.compile_cache.main` expects: algorithm and env as JSON, method, device.
     """
 
-    def __init__(self, learner: dict[str, Any], batch: Transition) -> None:
+    def __init__(self, learner: dict[str, Any], batch: Transition | Trajectory) -> None:
         job = learner | {"threads": torch.get_num_threads(), "batch": describe_batch(batch)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", MODULE],
@@ -52,7 +52,7 @@ class CacheFiller:
             self._process.wait()
 
 
-def describe_batch(batch: Transition) -> dict[str, Any]:
+def describe_batch(batch: Transition | Trajectory) -> dict[str, Any]:
     """Return the fields of a batch as JSON values: [shape, stride, dtype] instead of each tensor."""
     fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
     found: dict[str, Any] = pytree.tree_map_only(
@@ -61,8 +61,8 @@ def describe_batch(batch: Transition) -> dict[str, Any]:
     return found
 
 
-def batch_like(description: dict[str, Any]) -> Transition:
-    """Return zeros with the layout that `describe_batch` returned."""
+def batch_like(description: dict[str, Any]) -> Transition | Trajectory:
+    """Return zeros with the layout that `describe_batch` returned; all steps of a trajectory are valid."""
 
     def build(value: Any) -> Any:  # noqa: ANN401 - JSON
         if isinstance(value, dict):
@@ -72,4 +72,8 @@ def batch_like(description: dict[str, Any]) -> Transition:
         shape, stride, dtype = value
         return torch.empty_strided(shape, stride, dtype=getattr(torch, dtype)).zero_()
 
-    return Transition(**build(description))
+    if "valid" not in description:
+        return Transition(**build(description))
+    batch = Trajectory(**build(description))
+    batch.valid.fill_(True)
+    return batch

@@ -40,7 +40,7 @@ Recorded = TypeVar("Recorded")  # what the recorder returns: Rollout or Trajecto
 class Collector(Generic[Recorded]):
     """Acts in its env and records; `send` and `recv` let other work run while the env steps.
 
-    `version` is that of the policy's weights; who loads them sets it.
+    `version` is the version of the policy's weights; the role that loads them sets it.
     """
 
     def __init__(

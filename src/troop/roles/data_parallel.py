@@ -65,6 +65,8 @@ class DataParallelTrainer(Trainer[Recorded, Batch], Generic[Recorded, Batch]):
 
         Returns the steps that the rollout lacks.
         """
+        if not recorder.time:  # the last rollout is complete
+            return 0
         if not self.group.pause_requested and not self._is_late(recorder):
             return 0
         missing = recorder.length - recorder.time

@@ -29,6 +29,7 @@ class EnvRecorder(Protocol):
     """Records the steps of envs that are given by their numbers."""
 
     envs: int
+    first_stream: int  # number of the first env's stream in the replay
 
     def on_action(
         self, ids: Tensor, obs: Obs, output: PolicyOutput, state: State = None, version: int = -1
@@ -103,7 +104,7 @@ class InferenceServer:
         """Drop and count the unfinished trajectories of envs that begin new episodes."""
         rows = torch.from_numpy(ids)
         self.dropped_steps += self.recorder.reset(rows)
-        self._sender.end_streams()  # of all envs: rows that follow do not continue the dropped ones
+        self._sender.end_streams(rows + self.recorder.first_stream)
         self.acting[rows] = False
 
     def check_observations(self, runner: str, fields: dict[str, tuple[str, tuple[int, ...]]]) -> None:
@@ -186,7 +187,7 @@ class InferenceServer:
             known = self.acting[ids]
             started = started | ~known
             self.recorder.reset(ids[~known])
-            self._sender.end_streams()
+            self._sender.end_streams(ids[~known] + self.recorder.first_stream)
             part = select_step(step, known)
             trajectories = self.recorder.on_step(ids[known], part) if bool(known.any()) else ()
         for trajectory in trajectories:

@@ -40,7 +40,7 @@ class IMPALA:
     """Batches that may wait for the learner; a full queue makes the actors wait."""
     queue_mb: float = bounded(4096.0, above=0)
     """Megabytes of trajectories that may wait for the learner."""
-    prefetch: int = bounded(1, low=0, high=100)
+    prefetch: int = bounded(1, low=1, high=100)
     """Batches that the learner requests ahead."""
     weight_delay: int = bounded(0, low=0, high=10_000)
     """Updates by which the actors' weights are behind in addition; for experiments with policy lag."""
@@ -74,7 +74,7 @@ class IMPALA:
                 build(seeded_learner, algorithm.algorithm, env.spec, seed, device, peers),
                 queue,
                 weights if name == "learner" else None,
-                LearnerConfig(self.batch_size, prefetch=max(1, self.prefetch), publish_every=1),
+                LearnerConfig(self.batch_size, prefetch=self.prefetch, publish_every=1),
                 device,
             )
             newest.append(learner)

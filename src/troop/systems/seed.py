@@ -149,7 +149,7 @@ class SEED:
     def _exploration(self, algorithm: AlgorithmConfig[Any], env: EnvConfig, server: int) -> Exploration:
         """Return the schedule of the algorithm or, for sequences, a constant for each env, as Ape-X."""
         if not isinstance(algorithm.experience, SequenceSpec):
-            return algorithm.exploration
+            return algorithm.exploration.share(self.servers)
         return PerEnv(algorithm.exploration.per_env(self.runners * env.envs)[server :: self.servers])
 
     def _add_runners(

@@ -110,7 +110,7 @@ class ModuleOptimizer:
             for group in self._clip_groups:
                 clip_norm(group, self.config.max_grad_norm)
         elif self.config.max_grad_norm:
-            magnitude = nn.utils.clip_grad_norm_([self.flat], self.config.max_grad_norm)
+            magnitude = loss + nn.utils.clip_grad_norm_([self.flat], self.config.max_grad_norm)
         skip = (magnitude - magnitude != 0).float()  # one operation less than torch.isfinite
         self._set_learning_rate()
         self.optimizer.found_inf = skip  # type: ignore[attr-defined]

@@ -26,6 +26,8 @@ class SequenceRecorder:
     each sequence has the one that belongs to its entry 0, whatever the overlap.
     """
 
+    first_stream = 0  # a replay of sequences has no streams
+
     def __init__(
         self, envs: int, spec: SequenceSpec, initial_priority: InitialPriority | None = None
     ) -> None:

@@ -60,6 +60,8 @@ class UnrollRecorder:
     Row for row the trajectories equal those of a TrajectoryRecorder of the same envs.
     """
 
+    first_stream = 0  # a queue of trajectories has no streams
+
     def __init__(self, envs: int, spec: TrajectorySpec) -> None:
         self.envs, self.length, self.gamma = envs, spec.length, spec.gamma
         self.time = np.zeros(envs, dtype=np.int64)  # steps recorded of each env's current trajectory

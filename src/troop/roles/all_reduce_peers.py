@@ -25,7 +25,7 @@ class AllReducePeers:
         return make(parameters)
 
     def average_gradient(self, gradient: Tensor, loss: Tensor) -> None:
-        """Replace the gradient by its mean; if a loss is not finite, its first element is NaN on all members."""
+        """Average the gradient; its first element becomes NaN on all members if a loss is not finite."""
         if self.size == 1:
             return
         gradient[:1].add_(loss.detach() * 0)

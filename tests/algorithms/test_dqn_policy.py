@@ -149,4 +149,4 @@ def test_rainbow_defaults_are_the_papers():
     cfg = RainbowConfig()
     assert (cfg.double, cfg.dueling, cfg.n_step, cfg.atoms, cfg.noisy) == (True, True, 3, 51, 0.5)
     assert (cfg.optimizer, cfg.lr, cfg.eps, cfg.v_min, cfg.v_max) == ("adam", 6.25e-5, 1.5e-4, -10, 10)
-    assert cfg.experience.n == 3 and cfg.target_period * 4 == 8000  # env steps, at one update in four
+    assert cfg.experience.n == 3 and cfg.target_update_period * 4 == 8000  # env steps, at one update in four

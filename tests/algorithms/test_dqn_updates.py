@@ -103,7 +103,7 @@ def test_huber_gradient_is_at_most_one():
 
 
 def test_the_target_network_is_copied_every_period_and_only_then():
-    agent = learner(target_period=3)
+    agent = learner(target_update_period=3)
     for update in range(1, 8):
         before = weights(agent.target_q)
         agent.update(batch(seed=update))
@@ -114,7 +114,7 @@ def test_the_target_network_is_copied_every_period_and_only_then():
 
 
 def test_tau_moves_the_target_network_at_every_update():
-    agent = learner(tau=0.25, target_period=1)
+    agent = learner(tau=0.25, target_update_period=1)
     for update in range(3):
         before = weights(agent.target_q)
         agent.update(batch(seed=update))
@@ -154,7 +154,7 @@ def test_a_nan_loss_changes_no_weight_or_optimizer_state(optimizer, max_grad_nor
 def test_a_restored_learner_continues_bit_equal(optimizer):
     settings = {
         "optimizer": optimizer,
-        "target_period": 4,
+        "target_update_period": 4,
         "normalize_observations": True,
         "kind": RainbowConfig,
     }

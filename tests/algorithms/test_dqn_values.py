@@ -46,7 +46,7 @@ def transitions(n):
     return Transition({"obs": eye[start]}, action, reward, discount, {"obs": eye[end]})
 
 
-ADAM = {"optimizer": "adam", "eps": 1e-8, "lr": 0.02, "target_period": 25, "hidden": ()}
+ADAM = {"optimizer": "adam", "eps": 1e-8, "lr": 0.02, "target_update_period": 25, "hidden": ()}
 RMSPROP = DQNConfig(**ADAM | {"optimizer": "rmsprop_tf", "eps": 1e-2, "tau": 0.1})
 ATOMS = {"atoms": 41, "v_min": -1.0, "v_max": 2.0}
 KINDS = {

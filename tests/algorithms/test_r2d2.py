@@ -16,7 +16,15 @@ from troop.roles.collector import Collector, EnvFactory
 
 SMALL = {"features": 8, "core_size": 6, "head": 7}
 CONFIG = R2D2Config(
-    length=7, overlap=3, burn_in=2, n_step=3, gamma=0.9, target_period=3, lr=0.01, max_grad_norm=0.5, **SMALL
+    length=7,
+    overlap=3,
+    burn_in=2,
+    n_step=3,
+    gamma=0.9,
+    target_update_period=3,
+    lr=0.01,
+    max_grad_norm=0.5,
+    **SMALL,
 )
 SPEC = EnvSpec("test", {"obs": Field((3,)), "last_action": Field((4,))}, Discrete(4), 2)
 
@@ -151,7 +159,7 @@ def test_updates_equal_an_independent_version():
     for update in range(7):  # the target network is copied twice
         batch = random_batch(seed=update)
         priorities, loss = plain_update(online, target, optimizer, batch, CONFIG)
-        if (update + 1) % CONFIG.target_period == 0:
+        if (update + 1) % CONFIG.target_update_period == 0:
             target.load_state_dict(online.state_dict())
         result = learner.update(batch)
         assert float(result.metrics["loss/critic"]) == pytest.approx(loss, rel=1e-5)

@@ -68,7 +68,7 @@ PIXELS = {
     "td3, pixels": TD3Config(atoms=21, random_shift=0, **SMALL),
     "sac, pixels": SACConfig(random_shift=0, normalize_observations=True, **SMALL),
 }
-ADAM = {"optimizer": "adam", "lr": 3e-3, "hidden": (32,), "target_period": 5}
+ADAM = {"optimizer": "adam", "lr": 3e-3, "hidden": (32,), "target_update_period": 5}
 DISCRETE = {
     "dqn": DQNConfig(**ADAM | {"optimizer": "rmsprop", "centered": False}),
     "double, dueling": DQNConfig(double=True, dueling=True, **ADAM),

@@ -91,7 +91,7 @@ DISCRETE_ENVS = {
     "countdown": Toy("Countdown", 3, limit=12, discrete=True),
 }
 VALUE_ALGORITHMS = {
-    "dqn": DQNConfig(hidden=(8,), target_period=7, optimizer="adam"),
+    "dqn": DQNConfig(hidden=(8,), target_update_period=7, optimizer="adam"),
     "double, three steps": DQNConfig(hidden=(8,), double=True, n_step=3, tau=0.1, optimizer="adam"),
 }
 APEX = {

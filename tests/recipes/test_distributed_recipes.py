@@ -16,7 +16,7 @@ def test_apex_dqn_on_atari_has_the_papers_settings():
     run = make("apex-dqn", "Pong-v5")
     algorithm, system = run.algorithm, run.system
     assert algorithm.double and algorithm.dueling and algorithm.net == "nature" and algorithm.hidden == (512,)
-    assert (algorithm.n_step, algorithm.gamma, algorithm.target_period) == (3, 0.99, 2500)
+    assert (algorithm.n_step, algorithm.gamma, algorithm.target_update_period) == (3, 0.99, 2500)
     assert (algorithm.lr, algorithm.decay, algorithm.eps, algorithm.centered) == (6.25e-5, 0.95, 1.5e-7, True)
     assert (algorithm.loss, algorithm.max_grad_norm) == ("squared", 40.0)
     assert (system.learner.batch_size, system.learner.prefetch, system.weight_sync_steps) == (512, 16, 100)
@@ -54,7 +54,7 @@ def test_apex_dpg_on_a_gpu_has_the_papers_settings():
 def test_gorila_dqn_on_atari_has_the_papers_settings():
     run = make("gorila-dqn", "Pong-v5")
     algorithm, system = run.algorithm, run.system
-    assert (algorithm.target_period, algorithm.epsilon_steps) == (60_000, 1_000_000)  # global updates
+    assert (algorithm.target_update_period, algorithm.epsilon_steps) == (60_000, 1_000_000)  # global updates
     assert (algorithm.epsilon_start, algorithm.epsilon_end, algorithm.gamma) == (1.0, 0.1, 0.99)
     assert not algorithm.double and not algorithm.dueling and system.priority.alpha == 0
     assert (system.replay_capacity, system.schedule.batch_size, system.schedule.updates_per_step) == (

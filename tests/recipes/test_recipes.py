@@ -197,7 +197,7 @@ def test_dqn_family_on_atari_anneals_epsilon_and_updates_as_dqn_zoo(name, warm_u
 
 def test_rainbow_on_atari_explores_by_noise_alone_and_learns_after_20_000_env_steps():
     experiment = api.make_experiment("rainbow", "Pong-v5", envs=1)
-    assert experiment.system.learning_starts == 20_000 and experiment.algorithm.target_period == 2000
+    assert experiment.system.learning_starts == 20_000 and experiment.algorithm.target_update_period == 2000
     assert experiment.system.schedule.updates_per_step == 0.25
     values = {experiment.algorithm.exploration.update(torch.zeros(1), None, n).item() for n in (0, 10**6)}
     assert values == {1.0}  # the noise at its full scale, and epsilon 0

@@ -28,7 +28,7 @@ def batch(seed, rows=8, scale=1.0):
 
 def dqn(peers, **changes):
     torch.manual_seed(7)
-    return DQNConfig(**({"hidden": (8,), "target_period": 13} | changes)).algorithm(SPEC, peers)
+    return DQNConfig(**({"hidden": (8,), "target_update_period": 13} | changes)).algorithm(SPEC, peers)
 
 
 def policy_vector(learner):

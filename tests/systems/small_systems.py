@@ -15,7 +15,7 @@ from troop.systems import PQL, Apex, Gorila
 
 SEED = 3
 SETTINGS = RunSettings(SEED, "cpu", Evaluation(episodes=2, env_steps=10**9, max_episode_steps=100))
-DQN = DQNConfig(hidden=(8,), n_step=3, double=True, optimizer="adam", target_period=9)
+DQN = DQNConfig(hidden=(8,), n_step=3, double=True, optimizer="adam", target_update_period=9)
 APEX = Apex(
     actors=2,
     chunk_length=4,

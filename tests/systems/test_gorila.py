@@ -19,7 +19,7 @@ from troop.roles.update_schedule import UpdateSchedule
 from troop.systems import Sync
 from troop.systems.components import seeded_learner
 
-DQN = DQNConfig(hidden=(8,), target_period=9, epsilon_steps=400)
+DQN = DQNConfig(hidden=(8,), target_update_period=9, epsilon_steps=400)
 ENV = Toy("Countdown", 2, limit=12, discrete=True)
 
 

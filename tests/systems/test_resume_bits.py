@@ -88,12 +88,12 @@ def test_resumed_td3_is_bit_equal_to_an_uninterrupted_run(env, n_step, overlap):
 
 
 VALUE_LEARNERS = {
-    "dqn": (DQNConfig(hidden=(8,), epsilon_steps=100, target_period=7), UNIFORM),
+    "dqn": (DQNConfig(hidden=(8,), epsilon_steps=100, target_update_period=7), UNIFORM),
     "prioritized": (
         DQNConfig(hidden=(8,), n_step=3, double=True, optimizer="adam"),
         PriorityConfig(alpha=0.6, beta_end=1.0, beta_anneal_batches=80, normalize_weights_by="buffer"),
     ),
-    "rainbow": (RainbowConfig(hidden=(8,), target_period=7), PriorityConfig(alpha=0.5)),
+    "rainbow": (RainbowConfig(hidden=(8,), target_update_period=7), PriorityConfig(alpha=0.5)),
 }
 DISCRETE_ENVS = {
     "cartpole": EnvPool("CartPole-v1", 3, 1, (("max_episode_steps", 9),)),

@@ -83,7 +83,7 @@ _DQN: dict[str, Value] = {
     "algorithm.decay": Value(0.95),
     "algorithm.eps": Value(0.01 / 32**2, "0.01 on the sum over 32 rows"),
     "algorithm.centered": Value(True),
-    "algorithm.target-period": Value(2500, "10,000 env steps, counted in updates"),
+    "algorithm.target-update-period": Value(2500, "10,000 env steps, counted in updates"),
     "algorithm.epsilon-start": Value(1.0),
     "algorithm.epsilon-end": Value(0.1),
     "algorithm.epsilon-steps": Value(1_000_000, "four million frames"),
@@ -97,7 +97,7 @@ _DQN: dict[str, Value] = {
 _DOUBLE = _DQN | {
     "algorithm.double": Value(True),
     "algorithm.epsilon-end": Value(0.01),
-    "algorithm.target-period": Value(7500, "30,000 env steps"),
+    "algorithm.target-update-period": Value(7500, "30,000 env steps"),
 }
 _DUELING = _DOUBLE | {
     "algorithm.dueling": Value(True),
@@ -139,7 +139,7 @@ _RAINBOW = {flag: value for flag, value in _CATEGORICAL.items() if flag not in _
     "algorithm.epsilon-end": Value(0.0),
     "algorithm.lr": Value(6.25e-5),
     "algorithm.eps": Value(1.5e-4),
-    "algorithm.target-period": Value(2000, "32,000 frames, counted in updates"),
+    "algorithm.target-update-period": Value(2000, "32,000 frames, counted in updates"),
     "system.priority.alpha": Value(0.5),
     **_ANNEALED,
 }
@@ -162,7 +162,7 @@ _APEX_DQN: dict[str, Value] = {
     "algorithm.eps": Value(1.5e-7),
     "algorithm.centered": Value(True),
     "algorithm.max-grad-norm": Value(40.0),
-    "algorithm.target-period": Value(2500, "training batches"),
+    "algorithm.target-update-period": Value(2500, "training batches"),
     "algorithm.hidden": Value((512,)),
     "system.weight-sync-steps": Value(100, "400 frames"),
     "system.learner.batch-size": Value(512),
@@ -207,7 +207,7 @@ _GORILA: dict[str, Value] = {
     "system.servers": Value(31, by_cores="0.31 x bundles, at least 1"),
     "env.envs": Value(1),
     "algorithm.gamma": Value(0.99),
-    "algorithm.target-period": Value(60_000, "updates of all bundles together"),
+    "algorithm.target-update-period": Value(60_000, "updates of all bundles together"),
     "algorithm.epsilon-start": Value(1.0),
     "algorithm.epsilon-end": Value(0.1),
     "algorithm.epsilon-steps": Value(1_000_000, "updates of all bundles together"),
@@ -594,7 +594,7 @@ _R2D2: dict[str, Value] = {
     "algorithm.gamma": Value(0.997),
     "algorithm.n-step": Value(5),
     "algorithm.eta": Value(0.9),
-    "algorithm.target-period": Value(2500),
+    "algorithm.target-update-period": Value(2500),
     "algorithm.lr": Value(1e-4),
     "algorithm.eps": Value(1e-3),
     "algorithm.rescale-values": Value(True),

@@ -7,7 +7,7 @@ reference code: docs/explanation/algorithms/c51.md. Double, dueling, noisy and n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ from troop.nets.q_network import QNetwork
 class C51Config:
     """The paper's Atari hyperparameters, in env steps and updates instead of emulator frames."""
 
+    renamed_fields: ClassVar[dict[str, str]] = {"target_period": "target_update_period"}  # of older runs
+
     gamma: float = bounded(0.99, low=0, high=1)
     """Discount factor."""
     n_step: int = bounded(1, low=1, high=64)
@@ -53,7 +55,7 @@ class C51Config:
     """Support of the atoms: cover all returns; values outside are clipped to its ends."""
     normalize_rewards: bool = False
     """Scale rewards by a running estimate of the return's magnitude, so that returns fit the support."""
-    target_period: int = bounded(2500, low=1)
+    target_update_period: int = bounded(2500, low=1)
     """Updates between copies of the online network into the target network, if `tau` is 0."""
     tau: float = bounded(0.0, low=0, high=1)
     """Above 0: Polyak coefficient of the target network, applied at every update instead of copies."""
@@ -235,7 +237,7 @@ class C51(LearnerState):
         self.updates += 1
         if self.cfg.tau:
             polyak_update(self.target_q, self.q, self.cfg.tau)
-        elif self.peers.period_elapsed(self.updates, self.cfg.target_period):
+        elif self.peers.period_elapsed(self.updates, self.cfg.target_update_period):
             copy_parameters(self.target_q, self.q)
         metrics = {"loss/critic": loss, "value/mean": value, "count/skipped_updates": skipped}
         # A non-finite error of one row must not enter the replay's priorities.

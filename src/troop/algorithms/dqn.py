@@ -8,7 +8,7 @@ system. Deviations from papers and reference code: docs/explanation/algorithms/d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ from troop.nets.q_network import QNetwork
 class DQNConfig:
     """The paper's Atari hyperparameters, in env steps and updates instead of emulator frames."""
 
+    renamed_fields: ClassVar[dict[str, str]] = {"target_period": "target_update_period"}  # of older runs
+
     gamma: float = bounded(0.99, low=0, high=1)
     """Discount factor."""
     n_step: int = bounded(1, low=1, high=64)
@@ -57,7 +59,7 @@ class DQNConfig:
     """sigma0 of noisy layers, which explore by themselves; 0 for plain layers (paper: 0.5, no epsilon)."""
     loss: Literal["huber", "squared"] = "huber"
     """Loss of the TD error; the paper clips the error, which equals huber."""
-    target_period: int = bounded(2500, low=1)
+    target_update_period: int = bounded(2500, low=1)
     """Updates between copies of the online network into the target network, if `tau` is 0."""
     tau: float = bounded(0.0, low=0, high=1)
     """Above 0: Polyak coefficient of the target network, applied at every update instead of copies."""
@@ -239,7 +241,7 @@ class DQN(LearnerState):
         self.updates += 1
         if self.cfg.tau:
             polyak_update(self.target_q, self.q, self.cfg.tau)
-        elif self.peers.period_elapsed(self.updates, self.cfg.target_period):
+        elif self.peers.period_elapsed(self.updates, self.cfg.target_update_period):
             copy_parameters(self.target_q, self.q)
         metrics = {"loss/critic": loss, "value/mean": value, "count/skipped_updates": skipped}
         # A non-finite error of one row must not enter the replay's priorities.

@@ -7,6 +7,7 @@ docs/explanation/algorithms/r2d2.md has the deviations from the paper and from S
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +38,8 @@ from troop.nets.recurrent_q import RecurrentQNetwork
 class R2D2Config:
     """Hyperparameters; the defaults are those of the paper's Atari experiments (table 2)."""
 
+    renamed_fields: ClassVar[dict[str, str]] = {"target_period": "target_update_period"}  # of older runs
+
     length: int = bounded(120, low=1, high=10_000)
     """Steps per sequence, including the burn-in: 40 and 80 in the paper."""
     overlap: int = bounded(80, low=0, high=10_000)
@@ -52,7 +55,7 @@ class R2D2Config:
     """Priority of a sequence: eta * largest |TD error| + (1 - eta) * mean |TD error|."""
     rescale_values: bool = True
     """Learn h(Q) with h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x, for rewards of any magnitude."""
-    target_period: int = bounded(2500, low=1)
+    target_update_period: int = bounded(2500, low=1)
     """Updates between copies of the online network into the target network."""
     lr: float = bounded(1e-4, above=0)
     """Learning rate of Adam."""
@@ -225,7 +228,7 @@ class R2D2(LearnerState):
         grads, loss, (priority, value) = self.value_and_grad(batch)
         skipped = self.optimizer.step(grads, loss)
         self.updates += 1
-        if self.peers.period_elapsed(self.updates, self.cfg.target_period):
+        if self.peers.period_elapsed(self.updates, self.cfg.target_update_period):
             copy_parameters(self.target_q, self.q)
         metrics = {"loss/critic": loss, "value/mean": value, "count/skipped_updates": skipped}
         # A non-finite error of one sequence must not enter the replay's priorities.

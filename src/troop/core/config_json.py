@@ -44,9 +44,10 @@ def decode(value: Any, find_class: Callable[[str], type], path: str = "config") 
     config_class = find_class(name)
     hints, fields = _type_hints(config_class), {field.name for field in dataclasses.fields(config_class)}
     arguments: dict[str, Any] = {}
-    for key, item in value.items():
-        if key == "kind" or key in getattr(config_class, "removed_fields", ()):
+    for stored, item in value.items():
+        if stored == "kind" or stored in getattr(config_class, "removed_fields", ()):
             continue
+        key = getattr(config_class, "renamed_fields", {}).get(stored, stored)
         if key not in fields:
             raise BadInput(f"{path}.{key} is unknown; {name} has {', '.join(sorted(fields))}.")
         arguments[key] = decode(item, find_class, f"{path}.{key}")

@@ -28,7 +28,7 @@ ATARI: dict[str, Any] = {
     "double": True,
     "dueling": True,
     "loss": "squared",
-    "target_period": 2500,  # training batches
+    "target_update_period": 2500,  # training batches
     "optimizer": "rmsprop_tf",
     "lr": 0.00025 / 4,
     "decay": 0.95,

@@ -45,7 +45,7 @@ class DQNVariant:
 # 2,500 updates at one update per four env steps.
 DQN: dict[str, Any] = {}
 # Van Hasselt et al. 2016, the tuned variant: epsilon to 0.01, target every 30,000 steps.
-DOUBLE = {"double": True, "epsilon_end": 0.01, "target_period": 7500}
+DOUBLE = {"double": True, "epsilon_end": 0.01, "target_update_period": 7500}
 # Wang et al. 2016: Double DQN with value and advantage streams, lr 6.25e-5, gradient norm clipped to 10.
 DUELING = DOUBLE | {"dueling": True, "lr": 6.25e-5, "max_grad_norm": 10.0}
 # Schaul et al. 2016: Double DQN, a quarter of the learning rate (RMSProp's epsilon scales with its square).
@@ -151,7 +151,7 @@ ATARI_CPU: dict[str, Any] = SMALL | {
     "lr": 2e-4,
     "eps": 1.5e-4,
     "tau": 0.0,
-    "target_period": 500,
+    "target_update_period": 500,
     "epsilon_steps": 60_000,
 }
 

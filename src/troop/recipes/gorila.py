@@ -23,7 +23,7 @@ DEFAULT_ENV = "CartPole-v1"
 # Nair et al. 2015, section 5: DQN as in Mnih et al. 2015; epsilon from 1 to 0.1 over the first million global
 # updates, the target network copied every 60,000 of them; one update per step.
 ATARI: dict[str, Any] = {
-    "target_period": 60_000,
+    "target_update_period": 60_000,
     "epsilon_steps": 1_000_000,
     "net": "nature",
     "hidden": (512,),
@@ -33,7 +33,7 @@ BUNDLES, SERVERS = 100, 31
 SMALL: dict[str, Any] = dqn.SMALL | {
     "n_step": 3,  # 1 in the paper
     "tau": 0.0,
-    "target_period": 500,  # global updates
+    "target_update_period": 500,  # global updates
     "double": True,
     "hidden": (64, 64),
     "epsilon_steps": 4_500,  # global updates: about 10,000 env steps of all bundles

@@ -40,7 +40,7 @@ SMALL: dict[str, Any] = {
     "lr": 1e-3,
     "eps": 1e-5,
     "max_grad_norm": 10.0,
-    "target_period": 100,
+    "target_update_period": 100,
     "epsilon_steps": 20_000,
     "features": 64,
     "core_size": 64,

@@ -207,7 +207,7 @@ def load_policy(
 
     If that checkpoint is damaged, an older one is loaded only with `allow_older`; else SetupProblem. A run
     that needs code outside Troop (env, algorithm, network) is refused with the names of its modules: allow
-    those you trust (`allow=["my_package"]`), or give the env anew (`env=MyEnv`).
+    those you trust (`allow=["my_package"]`), or pass the env again (`env=MyEnv`).
     """
     check_device(device)
     directory = RunDirectory.open(run)

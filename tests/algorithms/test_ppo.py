@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from troop.algorithms.actor_critic_policy import evaluate_trajectory
-from troop.algorithms.ppo import PPOConfig, adapted_learning_rate
+from troop.algorithms.ppo import PPOConfig, adapt_learning_rate
 from troop.core.batch import TrajectorySpec
 from troop.core.env import Continuous, Discrete, EnvSpec, Field, Step
 from troop.envs import Toy
@@ -275,11 +275,9 @@ def test_the_value_at_a_time_limit_uses_the_state_before_it():
 
 
 def test_the_learning_rate_follows_the_kl_divergence_within_its_bounds():
-    rates = [adapted_learning_rate(1e-3, kl, 0.01) for kl in (0.03, 0.01, 0.003, 0.0)]
+    rates = [adapt_learning_rate(1e-3, kl, 0.01) for kl in (0.03, 0.01, 0.003, 0.0)]
     assert rates == pytest.approx([1e-3 / 1.5, 1e-3, 1.5e-3, 1e-3])
-    assert (
-        adapted_learning_rate(1.2e-5, 1.0, 0.01) == 1e-5 and adapted_learning_rate(9e-3, 1e-4, 0.01) == 1e-2
-    )
+    assert adapt_learning_rate(1.2e-5, 1.0, 0.01) == 1e-5 and adapt_learning_rate(9e-3, 1e-4, 0.01) == 1e-2
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])

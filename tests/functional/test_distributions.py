@@ -44,7 +44,7 @@ def test_samples_have_the_probabilities_of_the_logits():
 
 def test_masked_actions_are_never_taken_and_do_not_count():
     ours, mask = Categorical((5,)), torch.tensor([True, False, True, False, False]).expand(7, 5)
-    logits = ours.masked(LOGITS, mask)
+    logits = ours.mask_logits(LOGITS, mask)
     assert set(ours.sample(logits.repeat(200, 1)).tolist()) == {0, 2}
     theirs = distributions.Categorical(logits=LOGITS[:, [0, 2]])
     assert torch.allclose(ours.entropy(logits), theirs.entropy(), atol=1e-6)
@@ -52,7 +52,7 @@ def test_masked_actions_are_never_taken_and_do_not_count():
         ours.log_prob(logits, torch.full((7,), 2)), theirs.log_prob(torch.ones(7)), atol=1e-6
     )
     grad_logits = LOGITS.clone().requires_grad_()
-    ours.entropy(ours.masked(grad_logits, mask)).sum().backward()
+    ours.entropy(ours.mask_logits(grad_logits, mask)).sum().backward()
     assert torch.isfinite(grad_logits.grad).all() and not grad_logits.grad[:, 1].any()
 
 

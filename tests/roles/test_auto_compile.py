@@ -8,10 +8,10 @@ import torch
 from troop.core.algorithm import UpdateResult
 from troop.core.batch import Trajectory, Transition
 from troop.roles import auto_compile, cache_filler
-from troop.roles.auto_compile import MEASURED, WARM_UP, AutoCompile, AutoCompiler, trimmed_mean
+from troop.roles.auto_compile import MEASUREMENT_UPDATES, WARM_UP, AutoCompile, AutoCompiler, trimmed_mean
 from troop.roles.cache_filler import CacheFiller, batch_like, describe_batch
 
-WINDOW = WARM_UP + MEASURED
+WINDOW = WARM_UP + MEASUREMENT_UPDATES
 BATCH = Transition({"obs": torch.zeros(2, 1)}, torch.zeros(2, 1), torch.zeros(2), torch.ones(2), {})
 
 

@@ -69,7 +69,7 @@ class ActorCriticPolicy(Policy):
         if self.log_std is not None:
             return torch.cat((outputs, self.log_std.expand_as(outputs)), -1)
         if ACTION_MASK in obs and isinstance(self.distribution, Categorical):
-            return self.distribution.masked(outputs, obs[ACTION_MASK] > 0.5)
+            return self.distribution.mask_logits(outputs, obs[ACTION_MASK] > 0.5)
         return outputs
 
     def features(self, x: Inputs, state: State, started: Tensor | None) -> tuple[Tensor, State]:

@@ -37,7 +37,7 @@ from troop.nets.critics import QReduction
 from troop.nets.flash import FlashNetwork
 from troop.nets.temperature import Temperature
 
-SATURATED = 0.95  # |tanh(mean)| from which an output counts in `policy/saturation`
+SATURATION_THRESHOLD = 0.95  # |tanh(mean)| from which an output counts in `policy/saturation`
 Statistics = tuple[Tensor, Tensor]  # mean and variance of a batch in all normalized columns of a network
 
 
@@ -402,7 +402,7 @@ class FlashSACActorLearner(LearnerState):
         self.policy.actor.update_statistics(*statistics)
         self.updates += 1
         metrics = {"loss/policy": loss, "count/skipped_updates": skipped}
-        metrics["policy/saturation"] = (mean.abs() > SATURATED).float().mean()
+        metrics["policy/saturation"] = (mean.abs() > SATURATION_THRESHOLD).float().mean()
         return UpdateResult(metrics | self.update_temperature(log_prob))
 
     @torch.no_grad()

@@ -234,7 +234,7 @@ class PPO(LearnerState):
             "weight": valid,
         }
         if self.cfg.normalize_advantages == "batch":
-            rows["advantage"] = normalized(advantage, valid, self.peers)
+            rows["advantage"] = normalize(advantage, valid, self.peers)
         flat: dict[str, Any] = {name: x.flatten(0, 1) for name, x in rows.items()}
         obs = {name: x[:-1].flatten(0, 1) for name, x in batch.obs.items()}
         return RolloutRows(obs, batch.action.flatten(0, 1), outputs=outputs, **flat)
@@ -306,7 +306,7 @@ class PPO(LearnerState):
         """Return the minibatch, with normalized advantages if they are normalized per minibatch."""
         if self.cfg.normalize_advantages != "minibatch":
             return rows
-        return dataclasses.replace(rows, advantage=normalized(rows.advantage, rows.weight, self.peers))
+        return dataclasses.replace(rows, advantage=normalize(rows.advantage, rows.weight, self.peers))
 
     @torch.no_grad()
     def merge_observations(self, batch: Trajectory) -> None:
@@ -330,7 +330,7 @@ class PPO(LearnerState):
         """Change the learning rate if the KL divergence of the last minibatch is far from its target."""
         if not self.cfg.desired_kl:
             return
-        self.lr = adapted_learning_rate(self.lr, float(kl), self.cfg.desired_kl)
+        self.lr = adapt_learning_rate(self.lr, float(kl), self.cfg.desired_kl)
         self.optimizer.set_learning_rate(self.lr)
 
     def state_dict(self) -> dict[str, Any]:
@@ -354,7 +354,7 @@ def clip_groups(policy: ActorCriticPolicy) -> list[list[int]]:
     return [critic, [index for index in range(len(names)) if index not in critic]]
 
 
-def adapted_learning_rate(lr: float, kl: float, desired_kl: float) -> float:
+def adapt_learning_rate(lr: float, kl: float, desired_kl: float) -> float:
     """Return the learning rate after a minibatch with this KL divergence (Rudin et al. 2022)."""
     if kl > KL_FACTOR * desired_kl:
         return max(LR_MIN, lr / LR_FACTOR)
@@ -363,7 +363,7 @@ def adapted_learning_rate(lr: float, kl: float, desired_kl: float) -> float:
     return lr
 
 
-def normalized(x: Tensor, weight: Tensor, peers: Peers) -> Tensor:
+def normalize(x: Tensor, weight: Tensor, peers: Peers) -> Tensor:
     """Return (x - mean) / (std + 1e-8) over the rows with weight 1 of all copies of the learner."""
     sums = peers.mean(torch.stack((weight.sum(), (x * weight).sum()))) * peers.size
     count, total = sums[0].clamp_min(2.0), sums[1]

@@ -45,7 +45,7 @@ from troop.nets.network_config import NetworkConfig, NetworkKind
 from troop.nets.normalizer import Normalizer
 from troop.nets.temperature import Temperature
 
-SATURATED = 0.95  # |tanh(mean)| from which an output counts in `policy/saturation`
+SATURATION_THRESHOLD = 0.95  # |tanh(mean)| from which an output counts in `policy/saturation`
 
 
 @dataclass(frozen=True)
@@ -430,7 +430,7 @@ class SACActorLearner(LearnerState):
         x = self.policy.critic_input(obs)
         mean, log_std = self.policy.actor(x[:, : self.policy.actor.inputs])
         action, log_prob = tanh_normal.sample(mean.float(), log_std.float())
-        saturation = (mean.detach().tanh().abs() > SATURATED).float().mean()
+        saturation = (mean.detach().tanh().abs() > SATURATION_THRESHOLD).float().mean()
         q: Tensor = self.policy.value(self.critic(x, action).float())
         alpha = self.policy.temperature().detach()
         return (alpha * log_prob - q).mean(), (log_prob.detach(), saturation)

@@ -35,7 +35,7 @@ from troop.nets.actors import GaussianActor
 from troop.nets.network_config import NetworkConfig
 from troop.nets.temperature import Temperature
 
-SATURATED = 0.95  # |tanh(mean)| from which an output counts in `policy/saturation`
+SATURATION_THRESHOLD = 0.95  # |tanh(mean)| from which an output counts in `policy/saturation`
 
 MAX_RETURN = 10.0  # bound of discounted returns with `normalize_rewards`
 
@@ -238,7 +238,7 @@ class SACGRU(LearnerState):
         action, log_prob = tanh_normal.sample(mean, log_std)
         q = self.critic.head(critic_features, action).squeeze(-1).amin(0)
         loss = rows.mean(self.policy.temperature().detach() * log_prob - q)
-        saturation = rows.mean((mean.detach().tanh().abs() > SATURATED).float().mean(-1))
+        saturation = rows.mean((mean.detach().tanh().abs() > SATURATION_THRESHOLD).float().mean(-1))
         return loss, (rows.mean(log_prob.detach()), saturation)
 
     def update(self, batch: Trajectory) -> UpdateResult:

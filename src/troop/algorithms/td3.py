@@ -50,7 +50,7 @@ from troop.nets.network_config import NetworkConfig, NetworkKind
 from troop.nets.normalizer import Normalizer
 
 PREACTIVATION_LIMIT = 1.5  # |u| from which `preactivation_penalty` counts
-SATURATED = 0.95  # |action| from which an output counts in `policy/saturation`
+SATURATION_THRESHOLD = 0.95  # |action| from which an output counts in `policy/saturation`
 
 
 @dataclass(frozen=True)
@@ -443,7 +443,7 @@ class TD3ActorLearner(LearnerState):
         x = self.policy.critic_input(obs)
         u = self.policy.actor.preactivation(x[:, : self.policy.actor.inputs])
         action = u.tanh()
-        saturation = (action.detach().abs() > SATURATED).float().mean()
+        saturation = (action.detach().abs() > SATURATION_THRESHOLD).float().mean()
         if self.cfg.action_gradient_clip:  # per row: the mean below divides gradients by the batch size
             action = clip_gradient(action, self.cfg.action_gradient_clip / len(action))
         q: Tensor = self.policy.value(self.critic(x, action).float())

@@ -34,7 +34,7 @@ from troop.nets.actors import DeterministicActor
 from troop.nets.network_config import NetworkConfig
 
 PREACTIVATION_LIMIT = 1.5  # |u| from which `preactivation_penalty` counts
-SATURATED = 0.95  # |action| from which an output counts in `policy/saturation`
+SATURATION_THRESHOLD = 0.95  # |action| from which an output counts in `policy/saturation`
 
 MAX_RETURN = 10.0  # bound of discounted returns with `normalize_rewards`
 
@@ -229,7 +229,7 @@ class TD3GRU(LearnerState):
         action = u.tanh()
         q = self.critic.head(critic_features, action)[0].squeeze(-1)
         excess = (u.abs() - PREACTIVATION_LIMIT).clamp_min(0).square().mean(-1)
-        saturation = rows.mean((action.detach().abs() > SATURATED).float().mean(-1))
+        saturation = rows.mean((action.detach().abs() > SATURATION_THRESHOLD).float().mean(-1))
         return rows.mean(self.cfg.preactivation_penalty * excess - q), (saturation,)
 
     def update(self, batch: Trajectory) -> UpdateResult:

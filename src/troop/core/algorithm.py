@@ -126,7 +126,7 @@ class AlgorithmConfig(Protocol[B]):
 
     @property
     def experience(self) -> Experience:
-        """The batch specification: n-step transitions or trajectories."""
+        """The batch specification: n-step transitions, trajectories or sequences."""
         ...
 
     @property

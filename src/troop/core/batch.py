@@ -32,7 +32,7 @@ class Transition:
     discount: Tensor
     next_obs: Obs
     weight: Tensor | None = None  # importance weight; None means ones
-    index: Tensor | None = None  # row ids for `Source.reprioritize`, on the host; None without priorities
+    index: Tensor | None = None  # ids for `PrioritizedSource.reprioritize`, on the host; None: no priorities
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -169,25 +169,25 @@ def join_trajectories(parts: list[Trajectory]) -> Trajectory:
         for part, offset in zip(parts, offsets, strict=False)
     ]
 
-    def beside(name: str) -> Tensor:
+    def concatenate(name: str) -> Tensor:
         return torch.cat([getattr(part, name) for part in parts], 1)
 
-    def beside_each(name: str, axis: int) -> dict[str, Tensor]:
+    def concatenate_each(name: str, axis: int) -> dict[str, Tensor]:
         dicts: list[dict[str, Tensor]] = [getattr(part, name) for part in parts]
         return {key: torch.cat([each[key] for each in dicts], axis) for key in dicts[0]}
 
     return Trajectory(
-        obs=beside_each("obs", 1),
-        action=beside("action"),
-        reward=beside("reward"),
-        discount=beside("discount"),
-        ended=beside("ended"),
-        valid=beside("valid"),
-        started=beside("started"),
-        final_obs=beside_each("final_obs", 0),
+        obs=concatenate_each("obs", 1),
+        action=concatenate("action"),
+        reward=concatenate("reward"),
+        discount=concatenate("discount"),
+        ended=concatenate("ended"),
+        valid=concatenate("valid"),
+        started=concatenate("started"),
+        final_obs=concatenate_each("final_obs", 0),
         final_index=torch.cat(index),
         state=_join_states([part.state for part in parts]),
-        extras=beside_each("extras", 1),
+        extras=concatenate_each("extras", 1),
         **{name: _join_optional([getattr(part, name) for part in parts]) for name in PER_STREAM},
     )
 

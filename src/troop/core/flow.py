@@ -58,7 +58,7 @@ class Store(Sink[Piece], Source[Sample], Protocol[Piece, Sample]):
 
     @property
     def sample_age(self) -> float:
-        """Mean age of the rows of a batch: the number of rows added since each was."""
+        """Mean age of the rows of a batch: the number of rows (of sequences: env steps) added after it."""
         ...
 
     @property

@@ -10,7 +10,7 @@ from troop.core.config import bounded
 from troop.core.env import EnvConfig, EnvSpec
 from troop.core.program import Program
 
-B_co = TypeVar("B_co", covariant=True)  # the batch type that the system provides: Transition
+B_co = TypeVar("B_co", covariant=True)  # the batch type that the system provides: Transition or Trajectory
 UNLIMITED_STEPS = 10_000  # steps of an evaluated episode in an env without a time limit
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # it imports torch
 HEARTBEAT_S = 1.0  # longest time between two reports of a host
 DELIVERY_LIMIT_S = 1.0  # a pause waits this long for sent messages to arrive; less than the driver waits
 CLOSE_LIMIT_S = 5.0  # a failed host exits after this time even if its roles are not closed yet
-GROUP_POLL_S = 0.0005  # a role that waits in a collective looks at it this often
+GROUP_POLL_S = 0.0005  # poll interval of a role that waits in a collective
 BACKOFF_S = (0.001, 0.002, 0.004, 0.008, 0.01)  # pauses after consecutive rounds in which no role had work
 
 

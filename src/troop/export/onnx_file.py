@@ -173,7 +173,7 @@ def _one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings and logs of the converter, which are about its own internals."""
+    """Suppress the warnings and logs of the converter, which are about its own internals."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

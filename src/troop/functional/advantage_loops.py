@@ -60,7 +60,7 @@ def gae_loop(
 def exponential(x: Number) -> Number:
     """Return e^x of a float32, to 1e-7; the limits are e^-87 and e^88, and NaN stays NaN.
 
-    2^k e^r with x = k ln 2 + r and a polynomial of r (Cephes' expf). Other than a call of exp it becomes
+    2^k e^r with x = k ln 2 + r and a polynomial of r (Cephes' expf). Unlike a call of exp, it becomes
     vector instructions in the loop that contains it.
     """
     x = UPPER if x > UPPER else x

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-FORBIDDEN = -1e9  # logit of an action that a mask forbids: its probability is exactly 0 in float32
+MASKED_LOGIT = -1e9  # logit of an action that a mask forbids: its probability is exactly 0 in float32
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -63,9 +63,9 @@ class Categorical:
         parts = zip(self._log_probs(old), self._log_probs(new), strict=True)
         return torch.stack([(p.exp() * (p - q)).sum(-1) for p, q in parts]).sum(0)
 
-    def masked(self, logits: Tensor, mask: Tensor) -> Tensor:
+    def mask_logits(self, logits: Tensor, mask: Tensor) -> Tensor:
         """Return logits in which actions whose `mask` [N, P] is False have probability 0."""
-        return logits.masked_fill(~mask, FORBIDDEN)
+        return logits.masked_fill(~mask, MASKED_LOGIT)
 
     def _log_probs(self, logits: Tensor) -> list[Tensor]:
         return [part.log_softmax(-1) for part in torch.split(logits, list(self.choices), -1)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from troop.logs.flow import Flow
 from troop.logs.topology import RoleGroup, group_name
 
-SATURATED = 0.85  # a role that is busy for a larger share of its time cannot do more
+BUSY_THRESHOLD = 0.85  # a role that is busy for a larger share of its time cannot do more
 NOTABLE = 0.15  # the smallest share of time that counts as waiting or idle
 PAUSED = 0.02  # a role that is busy for a smaller share has been paused by the engine
 LARGE_PART = 0.4  # the smallest share of one thread's time that is called a bottleneck
@@ -91,7 +91,7 @@ def _busiest(roles: Sequence[RoleGroup], kinds: tuple[str, ...]) -> RoleGroup | 
 
 def _of_one(only: RoleGroup, server: RoleGroup | None, flow: Flow) -> Bottleneck:
     """The bottleneck of a system with one stepping group, and perhaps a server that all its members call."""
-    if only.busy.mean >= SATURATED:
+    if only.busy.mean >= BUSY_THRESHOLD:
         both = ", it acts and learns in turn" if only.kind == "training" else ""
         return Bottleneck(_name(only), f"{_busy(only)}{both}")
     if server is not None and _stalled(only) >= NOTABLE:
@@ -102,7 +102,7 @@ def _of_one(only: RoleGroup, server: RoleGroup | None, flow: Flow) -> Bottleneck
 def _of_two(
     acting: RoleGroup, learning: RoleGroup, server: RoleGroup | None, flow: Flow, updates: int
 ) -> Bottleneck:
-    actor_full, learner_full = acting.busy.mean >= SATURATED, learning.busy.mean >= SATURATED
+    actor_full, learner_full = acting.busy.mean >= BUSY_THRESHOLD, learning.busy.mean >= BUSY_THRESHOLD
     if server is not None and _server_limits(acting, learning, server, flow):
         caller = max((acting, learning), key=_stalled)
         return Bottleneck(_name(server), f"{_busy(server)}, {_idle_time(caller)}")
@@ -125,7 +125,7 @@ def _server_limits(acting: RoleGroup, learning: RoleGroup, server: RoleGroup, fl
     """Whether the others wait for the server's work, and not for the ratio that it keeps."""
     if acting.blocked.mean >= NOTABLE:  # the server's queue is full, even if the server does not look busy
         return True
-    if server.busy.high < SATURATED:
+    if server.busy.high < BUSY_THRESHOLD:
         return False
     target = flow.samples_per_insert_target
     if not target:
@@ -145,7 +145,7 @@ def _name(role: RoleGroup) -> str:
 
 
 def _busy(role: RoleGroup) -> str:
-    one_is_full = role.count > 1 and role.busy.high >= SATURATED > role.busy.mean
+    one_is_full = role.count > 1 and role.busy.high >= BUSY_THRESHOLD > role.busy.mean
     return f"busy {role.busy.high if one_is_full else role.busy.mean:.0%}"
 
 

@@ -29,7 +29,7 @@ _SERVERS = ("gorila", "a3c")
 _ACTORS = ("apex", "pql", "impala")
 _LAGGING = (*_ACTORS, "seed")
 _QUEUES = ("impala", "seed")
-_SEQUENCES = "SEED: algorithms that learn from sequences"
+_SEQUENCES = "SEED: algorithms that learn from sequences or transitions"
 _APEX_SEQUENCES = "Ape-X: algorithms that learn from sequences"
 _SAMPLED = ("sync", "apex", "gorila", "seed")
 _RATE_LIMITED = ("apex", "seed")
@@ -90,7 +90,7 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
             "<module>/compiled",
             "0 or 1",
             "Whether losses are compiled now; `<module>` is policy, for PQL's other learner critic.",
-            condition="TD3, SAC and FlashSAC with --compile auto",
+            condition="algorithms with --compile auto",
         ),
         MetricName("policy/alpha", "return/nat", "SAC's temperature.", condition="SAC, FlashSAC"),
         MetricName(
@@ -103,7 +103,7 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
             "policy/kl", "nat", "KL divergence from the policy before the update.", condition="PPO, APPO"
         ),
         MetricName(
-            "policy/clip_fraction", "", "Share of rows whose ratio is clipped.", condition="PPO, IMPALA"
+            "policy/clip_fraction", "", "Share of rows whose ratio is clipped.", condition="PPO, IMPALA, APPO"
         ),
         MetricName(
             "policy/log_ratio",
@@ -158,7 +158,7 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
             "bytes",
             "Size of the trajectories that wait for the learner.",
             _QUEUES,
-            "not for algorithms that learn from sequences",
+            "algorithms that learn from trajectories",
         ),
         MetricName(
             "<replay>/sample_age",
@@ -256,7 +256,7 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
             "<server>/dropped_steps", "steps", "Steps of unrolls dropped with restarted runners.", ("seed",)
         ),
     ),
-    "Parameter servers of Gorila": (
+    "Parameter servers of Gorila and A3C": (
         MetricName("<server>/applied", "gradients", "Gradients applied.", _SERVERS),
         MetricName(
             "<server>/dropped_stale", "gradients", "Gradients dropped because they were too old.", _SERVERS

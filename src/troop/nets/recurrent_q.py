@@ -43,7 +43,7 @@ class RecurrentQNetwork(nn.Module):
         else:
             self.layer = nn.Linear(images or columns, features)
         self.core = RecurrentCore("lstm", features + (columns if images else 0), core_size)
-        with torch.no_grad():  # the layers of Sonnet and Keras begin so: a state that is kept for longer
+        with torch.no_grad():  # as in Sonnet and Keras: the cell state decays more slowly at first
             self.core.bias[core_size : 2 * core_size] = FORGET_BIAS
         self.value, self.advantage = MLP(core_size, (head,), 1), MLP(core_size, (head,), actions)
 

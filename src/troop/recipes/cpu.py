@@ -41,7 +41,8 @@ PRIORITY = PriorityConfig(alpha=0.6, beta=0.4)
 # with two updates per step and 44 with one.
 MAX_UPDATES_PER_STEP = 8
 
-# While learning takes longer than simulating, more envs cost nothing and help. Slow simulators need fewer.
+# While learning takes longer than simulating, more envs do not slow the loop and raise the
+# return. Slow simulators need fewer.
 CPU_PROFILES = {
     "playground": CpuProfile(64, 2, 1024, 100),
     "gymnasium": CpuProfile(16),

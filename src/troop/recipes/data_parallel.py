@@ -13,7 +13,7 @@ from troop.engines.runtime import cores
 from troop.experiment import Experiment
 from troop.recipes import fast_td3
 from troop.recipes.env import resolve_atari, resolve_env, with_threads
-from troop.recipes.ppo import ATARI, ATARI_STEPS, SMALL, divided, is_atari
+from troop.recipes.ppo import ATARI, ATARI_STEPS, SMALL, is_atari, with_divisible_minibatches
 from troop.recipes.recipe import Recipe, RecipeArgs
 from troop.systems import DataParallel, OnPolicy, Sync
 
@@ -44,7 +44,7 @@ def workers() -> int:
 
 
 def dd_ppo(args: RecipeArgs) -> Experiment[Trajectory]:
-    """Return PPO's settings, with the envs divided among one worker per core."""
+    """Return PPO's settings, with the envs with_divisible_minibatches among one worker per core."""
     if is_atari(args):
         env, settings, until = resolve_atari(args, 4), ATARI, Until(env_steps=ATARI_STEPS)
         rollouts = OnPolicy(recreate_every=0)  # games are long: a resumed run starts new ones
@@ -53,7 +53,7 @@ def dd_ppo(args: RecipeArgs) -> Experiment[Trajectory]:
         settings, until, rollouts = SMALL, Until(minutes=10), OnPolicy()
     return Experiment(
         with_threads(env, 1),
-        PPOConfig(**divided(settings, env.envs)),
+        PPOConfig(**with_divisible_minibatches(settings, env.envs)),
         DataParallel(workers(), rollouts=rollouts),
         Processes(),
         until=until,
@@ -65,7 +65,7 @@ def dd_ppo(args: RecipeArgs) -> Experiment[Trajectory]:
 def dd_ppo_paper(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return the paper's settings for navigation, with an LSTM of 512 units."""
     env, _ = resolve_env(args, DEFAULT_ENV, 4)
-    settings = divided(PAPER | {"core": "lstm", "core_size": 512}, env.envs)
+    settings = with_divisible_minibatches(PAPER | {"core": "lstm", "core_size": 512}, env.envs)
     return Experiment(
         with_threads(env, 1),
         PPOConfig(**settings),

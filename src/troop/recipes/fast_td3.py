@@ -67,8 +67,8 @@ TASKS: dict[str, tuple[dict[str, Any], int]] = {  # prefix -> algorithm, updates
 # Small networks for CPUs; the measurements are in docs/explanation/results/generality.md. Small batches need
 # LayerNorm and larger learning rates. Four settings keep tasks learnable whose rewards are rare at first:
 # noise is held for up to a tenth of an episode, because independent noise hardly moves a system with inertia;
-# a penalty keeps the actor out of the corners of tanh, where it does not learn; rewards are scaled so that
-# returns fit the atoms, whatever their scale; and the replay prefers rows with large errors.
+# a penalty keeps the actor out of the saturated range of tanh, where its gradient vanishes; rewards are
+# scaled so that returns fit the atoms, whatever their scale; and the replay prefers rows with large errors.
 CPU: dict[str, Any] = {
     "critic_hidden": (256, 128, 64),
     "actor_hidden": (128, 64, 32),

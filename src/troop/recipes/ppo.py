@@ -92,21 +92,21 @@ def is_atari(args: RecipeArgs) -> bool:
     return envs.family(args.env or DEFAULT_ENV) == "atari"
 
 
-def divided(settings: dict[str, Any], envs: int) -> dict[str, Any]:
+def with_divisible_minibatches(settings: dict[str, Any], envs: int) -> dict[str, Any]:
     """Return the settings with at most as many minibatches, into which a rollout of `envs` envs divides."""
     rows = envs if settings.get("core", "none") != "none" else envs * settings["length"]
     minibatches = next(n for n in range(min(settings["minibatches"], rows), 0, -1) if rows % n == 0)
     return settings | {"minibatches": minibatches}
 
 
-def synchronous(
+def on_policy_experiment(
     name: str, args: RecipeArgs, settings: dict[str, Any], default_envs: int, minutes: float | None = 10
 ) -> Experiment[Trajectory]:
     """Return rollouts and updates in turn; small networks are faster on half of the cores than on all."""
     env, _ = resolve_env(args, DEFAULT_ENV, default_envs)
     return Experiment(
         with_threads(env, cores()),
-        PPOConfig(**divided(settings, env.envs)),
+        PPOConfig(**with_divisible_minibatches(settings, env.envs)),
         OnPolicy(),
         Inline(threads=learner_threads()),
         until=Until(minutes=minutes),
@@ -115,12 +115,14 @@ def synchronous(
     )
 
 
-def atari(name: str, args: RecipeArgs, settings: dict[str, Any], default_envs: int) -> Experiment[Trajectory]:
+def atari_experiment(
+    name: str, args: RecipeArgs, settings: dict[str, Any], default_envs: int
+) -> Experiment[Trajectory]:
     """Return the paper's settings for Atari games."""
     env = resolve_atari(args, default_envs)
     return Experiment(
         with_threads(env, cores()),
-        PPOConfig(**divided(settings, env.envs)),
+        PPOConfig(**with_divisible_minibatches(settings, env.envs)),
         OnPolicy(recreate_every=0),  # games are long: a resumed run starts new ones
         Inline(threads=cores()),
         until=Until(env_steps=ATARI_STEPS),
@@ -131,31 +133,35 @@ def atari(name: str, args: RecipeArgs, settings: dict[str, Any], default_envs: i
 
 def ppo(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return the paper's settings for Atari games, small networks for other tasks."""
-    return atari("ppo", args, ATARI, 8) if is_atari(args) else synchronous("ppo", args, SMALL, SMALL_ENVS)
+    return (
+        atari_experiment("ppo", args, ATARI, 8)
+        if is_atari(args)
+        else on_policy_experiment("ppo", args, SMALL, SMALL_ENVS)
+    )
 
 
 def ppo_atari(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return the paper's settings for Atari games."""
-    return atari("ppo-atari", args, ATARI, 8)
+    return atari_experiment("ppo-atari", args, ATARI, 8)
 
 
 def ppo_massive(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return the massively parallel variant; fewer envs on a CPU."""
-    return synchronous("ppo-massive", args, MASSIVE, 256 if args.on_cpu else 4096)
+    return on_policy_experiment("ppo-massive", args, MASSIVE, 256 if args.on_cpu else 4096)
 
 
 def ppo_lstm(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return PPO with an LSTM of 128 units."""
     if is_atari(args):
-        return atari("ppo-lstm", args, ATARI | {"core": "lstm"}, 8)
-    return synchronous("ppo-lstm", args, SMALL | {"core": "lstm"}, SMALL_ENVS)
+        return atari_experiment("ppo-lstm", args, ATARI | {"core": "lstm"}, 8)
+    return on_policy_experiment("ppo-lstm", args, SMALL | {"core": "lstm"}, SMALL_ENVS)
 
 
 def a2c(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return A2C."""
     if is_atari(args):
-        return atari("a2c", args, A2C | {"normalize_rewards": False, "value_coef": 0.25}, 16)
-    return synchronous("a2c", args, A2C, 16)
+        return atari_experiment("a2c", args, A2C | {"normalize_rewards": False, "value_coef": 0.25}, 16)
+    return on_policy_experiment("a2c", args, A2C, 16)
 
 
 def a3c(args: RecipeArgs) -> Experiment[Trajectory]:

@@ -125,7 +125,7 @@ class RateLimited:
         """Restore the result of `state_dict`; `notes` report what could not be restored."""
         self.limiter.inserted, self.limiter.sampled = int(state["inserted"]), int(state["sampled"])
         if state["replay"] is None:
-            self.notes.append("the checkpoint has no replay (--system.save-replay): it starts empty")
+            self.notes.append("the checkpoint has no replay: it starts empty")
             if self.replay.reward_scale is not None and state["reward_scale"] is not None:
                 self.replay.reward_scale.load_state_dict(state["reward_scale"])
         elif dropped := self.replay.load_state_dict(state["replay"]):

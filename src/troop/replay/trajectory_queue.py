@@ -16,7 +16,7 @@ class TrajectoryQueue:
     """Returns batches of env streams, oldest first.
 
     Actors send while fewer than `capacity` streams and `max_bytes` wait (`wants_data`), and always while
-    fewer than one batch waits: what exceeds that is at most what they have under way. No stream is dropped.
+    fewer than one batch waits: the excess is at most the trajectories in flight. No stream is dropped.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class TrajectoryQueue:
         return {f"{self.name}/{key}": value for key, value in waiting.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: what waits is as old as its policy."""
+        """Return an empty dict: waiting trajectories are not saved."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> int:

@@ -13,7 +13,7 @@ from troop.core.role import Metrics
 from troop.roles.cache_filler import CacheFiller
 
 WARM_UP = 100  # updates before a measurement
-MEASURED = 200  # updates of a measurement
+MEASUREMENT_UPDATES = 200  # updates of a measurement
 MIN_SHARE = 0.7  # of the time that updates take; below it, something else is the bottleneck
 EXPECTED_SPEEDUP = 1.25  # of an update; 1.15 without and 1.35 with LayerNorm in small networks
 MIN_SPEEDUP = 1.03  # measured; below it, the plain losses are used again
@@ -35,14 +35,14 @@ class AutoCompile:
 
 
 class Preparation(Protocol):
-    """A CacheFiller."""
+    """A process that compiles losses, such as CacheFiller."""
 
     def poll(self) -> bool | None:
         """Return whether it succeeded; None while it runs."""
         ...
 
     def close(self) -> None:
-        """End it."""
+        """Stop the process."""
         ...
 
 
@@ -87,7 +87,7 @@ class AutoCompiler:
         self._record(start, end)
         if self.phase == "prepare":
             self._poll()
-        elif len(self._update_s) == WARM_UP + MEASURED:
+        elif len(self._update_s) == WARM_UP + MEASUREMENT_UPDATES:
             self._decide(batch) if self.phase == "measure" else self._check()
         return result
 
@@ -165,7 +165,7 @@ class AutoCompiler:
         if not compiled:
             self._set_compiled(False)
         self._begin("done")
-        state = f"on from update {self.updates - WARM_UP - MEASURED:,} on" if compiled else "off"
+        state = f"on from update {self.updates - WARM_UP - MEASUREMENT_UPDATES:,} on" if compiled else "off"
         self.notes.append(f"--compile auto: {state}; {reason}")
 
     def _set_compiled(self, compiled: bool) -> None:

@@ -19,7 +19,7 @@ from troop.roles.learner import Learner
 from troop.roles.trainer import Batch, Recorded, Trainer
 
 MIN_SHARE = 0.25  # of a rollout that a slow worker collects before the others may end it
-POLL_S = 0.005  # seconds between two looks at how many workers have finished
+POLL_S = 0.005  # seconds between two polls of the number of finished workers
 CHECK_EVERY = 100  # updates between two comparisons of the workers' weights
 
 

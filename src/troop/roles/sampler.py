@@ -119,8 +119,3 @@ class DoubleBufferedSampler:
         self.idle.send(action)
         self.stepping, self.idle = self.idle, self.stepping
         return rollouts, metrics
-
-    def close(self) -> None:
-        """Close the envs."""
-        self.stepping.close()
-        self.idle.close()

@@ -172,11 +172,6 @@ def _iqm_with_interval(values: list[Array]) -> tuple[Array, Array, Array]:
     return weighted_iqm(np.concatenate(values), weights), *stratified_interval(values)
 
 
-def read_tasks(comparisons: list[Comparison]) -> list[TaskResult]:
-    """Read every task of a suite."""
-    return [read_task(comparison) for comparison in comparisons]
-
-
 def suite_runs(tasks: list[TaskResult]) -> list[RunResult]:
     """Return all runs, each named with its task."""
     return [

@@ -28,7 +28,7 @@ def trajectory_experience(algorithm: AlgorithmConfig[Trajectory], system: str) -
         kind = "replayed sequences" if isinstance(experience, SequenceSpec) else "n-step transitions"
         raise BadInput(
             f"{type(algorithm).__name__} learns from {kind}, but the {system} system collects "
-            "trajectories; use PPO or A2C."
+            "trajectories; use PPO, IMPALA, APPO or UNREAL."
         )
     return experience
 

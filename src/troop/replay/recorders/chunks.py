@@ -12,7 +12,7 @@ from torch import Tensor
 from troop.core.algorithm import Policy, PolicyOutput
 from troop.core.batch import NStep, Rollout, State
 from troop.core.env import Obs, Step
-from troop.replay.recorders.initial_priority import ActedSteps, n_step_td_error
+from troop.replay.recorders.initial_priority import StepValues, n_step_td_error
 from troop.replay.recorders.steps import StepRecorder
 
 
@@ -126,7 +126,7 @@ class ChunkRecorder:
             [nan if step.next_value is None else step.next_value for step in self.pending]
         )
         q, value = (torch.stack([getattr(step, name) for step in self.pending]) for name in ("q", "value"))
-        steps = ActedSteps(q, value, next_value, *_stack_outcomes(self.pending))
+        steps = StepValues(q, value, next_value, *_stack_outcomes(self.pending))
         return n_step_td_error(steps, count, self.experience)
 
     def state_dict(self) -> dict[str, Any]:

@@ -65,11 +65,11 @@ class EnvRowRecorder:
         """Return the rows of envs that have the same number of them, and begin the next ones."""
         count = int(self.count[envs[0]])
 
-        def beside(x: np.ndarray) -> Tensor:
+        def time_major(x: np.ndarray) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(x[envs, :count].swapaxes(0, 1)))
 
-        fields: dict[str, Any] = {name: beside(x) for name, x in self.rows.items()}
-        obs = {name: beside(x) for name, x in self.obs.items()}
+        fields: dict[str, Any] = {name: time_major(x) for name, x in self.rows.items()}
+        obs = {name: time_major(x) for name, x in self.obs.items()}
         self.count[envs] = 0
         return Rollout(torch.from_numpy(envs + self.first_stream), obs, **fields)
 

@@ -11,7 +11,7 @@ from troop.core.batch import NStep
 
 
 @dataclass(frozen=True, slots=True)
-class ActedSteps:
+class StepValues:
     """Time-ordered rows [K, B] of B streams, with the policy's value estimates."""
 
     q: Tensor  # Q(obs, action) of the action taken
@@ -23,7 +23,7 @@ class ActedSteps:
     closing: Tensor
 
 
-def n_step_td_error(steps: ActedSteps, rows: int, experience: NStep) -> Tensor:
+def n_step_td_error(steps: StepValues, rows: int, experience: NStep) -> Tensor:
     """Return |R^(k) + gamma^k V(successor) - Q| of the first `rows` rows, [rows, B]; 0 for closing rows.
 
     Windows end as in kernels.n_step_returns: at episode ends and before closing rows, from whose

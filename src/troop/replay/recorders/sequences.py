@@ -113,16 +113,16 @@ class SequenceRecorder:
         return taken
 
     def _sequences(self, done: Tensor) -> Trajectory:
-        def beside(x: Tensor) -> Tensor:
+        def time_major(x: Tensor) -> Tensor:
             return x[done].transpose(0, 1).contiguous()
 
-        fields: dict[str, Any] = {name: beside(x) for name, x in self.rows.items()}
+        fields: dict[str, Any] = {name: time_major(x) for name, x in self.rows.items()}
         sequences = Trajectory(
-            obs={name: beside(x) for name, x in self.obs.items()},
+            obs={name: time_major(x) for name, x in self.obs.items()},
             final_obs={name: x[0, :0] for name, x in self.obs.items()},
             final_index=torch.empty(0, dtype=torch.int64),
             state=pytree.tree_map_only(Tensor, lambda x: x[done, 0], self.states),
-            extras={name: beside(x) for name, x in self.extras.items()},
+            extras={name: time_major(x) for name, x in self.extras.items()},
             **fields,
         )
         if self.initial_priority is None:

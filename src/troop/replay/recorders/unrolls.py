@@ -154,7 +154,7 @@ class UnrollRecorder:
     def _take(self, done: np.ndarray) -> Trajectory:
         """Return the trajectories of the envs `done` side by side and begin their next ones."""
 
-        def beside(x: np.ndarray) -> Tensor:
+        def time_major(x: np.ndarray) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(x[done].swapaxes(0, 1)))
 
         finals = [
@@ -169,12 +169,12 @@ class UnrollRecorder:
         }
         self.time[done] = 0
         rows = torch.from_numpy(done)
-        fields: dict[str, Any] = {name: beside(x) for name, x in self.rows.items()}
+        fields: dict[str, Any] = {name: time_major(x) for name, x in self.rows.items()}
         return Trajectory(
-            obs={name: beside(x) for name, x in self.obs.items()},
+            obs={name: time_major(x) for name, x in self.obs.items()},
             final_obs=final_obs,
             final_index=torch.tensor([index for index, _ in finals], dtype=torch.int64),
             state=pytree.tree_map_only(Tensor, lambda x: x[rows].clone(), self.state),
-            extras={name: beside(x) for name, x in self.extras.items()},
+            extras={name: time_major(x) for name, x in self.extras.items()},
             **fields,
         )

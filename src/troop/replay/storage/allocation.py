@@ -34,7 +34,7 @@ def allocator(needed: int, device: str, directory: str, description: str) -> All
         cure = ", or store it on disk with --system.replay-dir" if kind.type == "cpu" else ""
         raise SetupProblem(
             f"{description} needs {needed / 1e9:.2f} GB on {device} but {free / 1e9:.2f} GB are free; "
-            f"lower --system.replay-capacity (rows), or --envs{cure}."
+            f"lower the capacity of the replay (--replay-capacity), or --envs{cure}."
         )
     return lambda shape, dtype: zeros(shape, dtype, device)
 
@@ -57,7 +57,7 @@ def _file_allocator(needed: int, directory: str, description: str) -> Allocate:
     if needed > free:
         raise SetupProblem(
             f"{description} needs {needed / 1e9:.2f} GB in {directory!r} but {free / 1e9:.2f} GB are free; "
-            "lower --system.replay-capacity (rows), or --envs."
+            "lower the capacity of the replay (--replay-capacity), or --envs."
         )
 
     def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

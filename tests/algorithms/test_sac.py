@@ -144,6 +144,20 @@ def test_explore_zero_returns_the_mean_and_otherwise_a_sample():
     assert config().exploration.initial(3, torch.device("cpu")).tolist() == [1, 1, 1]
 
 
+def test_noise_is_scaled_by_a_factor_of_each_episode():
+    cfg, rows = config(actor_init=1.0, noise_scale_max=4.0), 20_000
+    factors = cfg.exploration.initial(rows, torch.device("cpu"))
+    assert factors.min() >= 1 and factors.max() <= 4 and factors.mean() == pytest.approx(2.5, abs=0.05)
+    agent, obs = cfg.policy(spec()), {"obs": torch.full((rows, 3), 0.3)}
+    mean, log_std = agent.actor(obs["obs"][:1])
+    torch.manual_seed(0)
+    action = agent.act(obs, None, torch.full((rows,), 3.0)).action.double()
+    low, high = action.quantile(torch.tensor([0.1587, 0.8413]).double(), 0).clamp(-1 + 1e-7, 1 - 1e-7).atanh()
+    expected = [(mean + sign * 3 * log_std.exp())[0].clamp(-8, 8) for sign in (-1, 1)]
+    for quantile, value in zip((low, high), expected, strict=True):
+        assert torch.allclose(quantile.tanh().float(), value.tanh(), atol=0.03)
+
+
 def test_evaluation_uses_no_random_numbers():
     agent, obs = config().policy(spec()), batch(6).obs
     state = torch.get_rng_state()

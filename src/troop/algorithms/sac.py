@@ -74,6 +74,9 @@ class SACConfig:
     """Largest number of steps for which the noise of sampled actions is held, with P(k) proportional to k^-2
     (FlashSAC); 1 draws new noise in every step, which hardly moves a system with inertia; 0: a tenth of the
     time limit, in half of the envs."""
+    noise_scale_max: float = bounded(1.0, low=1)
+    """Each episode samples its actions with the policy's standard deviation times a factor, drawn uniformly
+    from [1, noise_scale_max]: exploration that does not enter the targets of the critics."""
     random_steps: int = bounded(0, low=0)
     """Env steps, over all envs of a collector, with uniformly random actions before the policy acts. Systems
     that fix the exploration of each env (Ape-X, PQL) have none."""
@@ -149,8 +152,8 @@ class SACConfig:
 
     @property
     def exploration(self) -> Exploration:
-        """1 for every env: actions are sampled from the policy, whose own standard deviation explores."""
-        sampled = PerEpisodeUniform(1.0, 1.0)
+        """The factor of the policy's standard deviation in each env: 1 samples from the policy itself."""
+        sampled = PerEpisodeUniform(1.0, self.noise_scale_max)
         return RandomStart(sampled, self.random_steps) if self.random_steps else sampled
 
     @property
@@ -261,7 +264,7 @@ class SACPolicy(Policy):
 
     @torch.no_grad()
     def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
-        """Return sampled actions, tanh(mean) where `explore` [B] is 0, random ones where it is infinite.
+        """Return tanh(mean + explore * std * N(0, I)); where `explore` [B] is infinite, random actions.
 
         The value returned with an action is the soft one of the sample: Q - alpha log pi.
         """
@@ -270,11 +273,13 @@ class SACPolicy(Policy):
         action, entropy_bonus = mean.tanh(), torch.zeros_like(explore)
         if explore.any():
             exploring = explore > 0
-            noise, state = self.held_noise(state, exploring)
+            unscaled, state = self.held_noise(state, exploring)
+            random = explore.isinf()
+            noise = unscaled * torch.where(random, 1.0, explore).unsqueeze(-1)
             u = torch.addcmul(mean, log_std.exp(), noise)
             sampled, log_prob = u.tanh(), tanh_normal.log_prob(u, noise, log_std)
-            if (random := explore.isinf()).any():
-                sampled = torch.where(random.unsqueeze(-1), repeated_noise.uniform(noise), sampled)
+            if random.any():
+                sampled = torch.where(random.unsqueeze(-1), repeated_noise.uniform(unscaled), sampled)
             action = torch.where(exploring.unsqueeze(-1), sampled, action)
             entropy_bonus = torch.where(exploring, -self.temperature() * log_prob, entropy_bonus)
         if self.critic is None:

@@ -58,7 +58,7 @@ PAPER_SAC: dict[str, Any] = PAPER | {"alpha_init": 0.1, "alpha_lr": 1e-4}
 # lasts several frames: a shorter horizon is learned sooner.
 CPU_FRAMES: dict[str, Any] = {"repeat": 4, "gray": True, "stack": 3}
 LARGE_SIDE = 84  # images from this side on are shrunk to half
-CPU_SAC: dict[str, Any] = sac.SMALL | {"atoms": 0, "gamma": 0.97}
+CPU_SAC: dict[str, Any] = sac.SMALL | {"atoms": 0, "gamma": 0.97, "alpha_init": 0.01}
 CPU_TD3: dict[str, Any] = {name: value for name, value in CPU_SAC.items() if not name.startswith("alpha")} | {
     "std_max": 0.6,
     "clip_actions": True,

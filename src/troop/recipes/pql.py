@@ -72,7 +72,7 @@ def cpu_algorithm(name: str, family: str) -> TD3Config | SACConfig:
     return 62, as random actions do, for 15,000 updates (docs/explanation/results/generality.md).
     """
     if name == "pql-sac":
-        return SACConfig(**sac.SMALL)
+        return SACConfig(**sac.SMALL | sac.SMALL_NOISE)
     target = {"categorical_min": "elementwise_min"} if name == "pql-d" else {}
     return TD3Config(**fast_td3.cpu_settings(family) | target)
 

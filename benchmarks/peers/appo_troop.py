@@ -18,7 +18,8 @@ WARMUP_S = 5.0  # after the first update
 def main() -> None:
     """Train as a user does, on processes; the rate is that of metrics.jsonl after the warm-up."""
     workload, recipe = appo_workload.parse("--recipe", ("appo", "impala"))
-    settings: dict[str, Any] = {"length": workload.length, "gamma": workload.gamma}
+    length = "rollout_length" if recipe == "appo" else "unroll_length"
+    settings: dict[str, Any] = {length: workload.length, "gamma": workload.gamma}
     if recipe == "appo":
         names = ("epochs", "minibatches", "gae_lambda", "clip")
         settings |= {name: getattr(workload, name) for name in names}

@@ -16,7 +16,7 @@ def main() -> None:
     """Train as a user does; the rate is that of the lines of metrics.jsonl after the warm-up."""
     workload = ppo_workload.parse()
     settings: dict[str, Any] = {
-        "length": workload.length,
+        "rollout_length": workload.length,
         "epochs": workload.epochs,
         "minibatches": workload.minibatches,
         "gamma": workload.gamma,

@@ -12,7 +12,7 @@ SPEC = EnvSpec(
     "test", {"obs": Field((OBS,)), "privileged": Field((PRIVILEGED,))}, Continuous(ACTIONS), 4, 100
 )
 SMALL = {
-    "length": STEPS,
+    "sequence_length": STEPS,
     "burn_in": 3,
     "overlap": 4,
     "embedding": 5,

@@ -56,7 +56,14 @@ def test_clip_ranges():
 
 
 def test_without_lag_the_gradient_of_the_first_epoch_is_that_of_ppo():
-    settings = {"length": 8, "epochs": 1, "minibatches": 1, "entropy_coef": 0.01, "value_coef": 0.5, **PLAIN}
+    settings = {
+        "rollout_length": 8,
+        "epochs": 1,
+        "minibatches": 1,
+        "entropy_coef": 0.01,
+        "value_coef": 0.5,
+        **PLAIN,
+    }
     learner, batch = rollout(APPOConfig(advantages="gae", value_clip=0.0, **settings), ENV)
     ppo = PPOConfig(normalize_advantages="batch", **settings).algorithm(ENV.spec)
     ppo.policy.load_state_dict(learner.policy.state_dict())
@@ -73,7 +80,7 @@ def test_without_lag_the_gradient_of_the_first_epoch_is_that_of_ppo():
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 def test_behaviour_kind_matches_an_independent_version(autoreset):
     env = Toy("PointMass", 6, limit=5, discrete=True, autoreset=autoreset)
-    config = APPOConfig(length=8, clip=0.1, value_clip=0.2, kl_coef=0.3, **PLAIN)
+    config = APPOConfig(rollout_length=8, clip=0.1, value_clip=0.2, kl_coef=0.3, **PLAIN)
     learner, batch = rollout(config, env, shifted)
     minibatch = first_minibatch(learner, batch)
     loss, _ = learner.loss(minibatch)
@@ -101,7 +108,7 @@ def test_behaviour_kind_matches_an_independent_version(autoreset):
 
 def test_target_kind_takes_ratio_and_corrections_against_the_target_network():
     config = APPOConfig(
-        clip_against="target", length=8, clip=0.4, normalize_advantages=False, value_clip=0.0, **PLAIN
+        clip_against="target", rollout_length=8, clip=0.4, normalize_advantages=False, value_clip=0.0, **PLAIN
     )
     learner, batch = rollout(config, ENV, shifted)
     with torch.no_grad():
@@ -129,7 +136,7 @@ def test_target_kind_takes_ratio_and_corrections_against_the_target_network():
 
 
 def test_rows_of_old_policies_do_not_change_the_gradient():
-    config = APPOConfig(length=6, max_policy_lag=3, normalize_advantages=False, **PLAIN)
+    config = APPOConfig(rollout_length=6, max_policy_lag=3, normalize_advantages=False, **PLAIN)
     learner, fresh = rollout(config, ENV, version=10)
     _, stale = rollout(config, ENV, shifted, version=2, seed=5)
     learner.updates = 10
@@ -143,7 +150,7 @@ def test_rows_of_old_policies_do_not_change_the_gradient():
 
 
 def test_the_target_network_is_copied_periodically_and_shares_the_normalizer():
-    config = APPOConfig(clip_against="target", length=6, target_update_period=2, hidden=(8,), lr=0.01)
+    config = APPOConfig(clip_against="target", rollout_length=6, target_update_period=2, hidden=(8,), lr=0.01)
     learner, batch = rollout(config, ENV)
     assert learner.target.normalizer is learner.policy.normalizer
     learner.update(batch)  # initialises the statistics
@@ -161,7 +168,7 @@ def test_the_target_network_is_copied_periodically_and_shares_the_normalizer():
 @pytest.mark.parametrize("core", ["none", "gru"])
 def test_a_saved_learner_continues_equal(kind, core):
     config = APPOConfig(
-        clip_against=kind, length=6, epochs=2, minibatches=3, hidden=(8, 8), core=core, core_size=4
+        clip_against=kind, rollout_length=6, epochs=2, minibatches=3, hidden=(8, 8), core=core, core_size=4
     )
     learner, batch = rollout(config, ENV)
     for _ in range(2):

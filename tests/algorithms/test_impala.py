@@ -90,7 +90,7 @@ def plain_update(learner, batch):
 @pytest.mark.parametrize("clips", [{}, {"rho_bar": 2.0, "pg_rho_bar": 1.5, "trace_lambda": 0.8}])
 def test_a_whole_update_matches_an_independent_version(reduction, autoreset, clips):
     env = Toy("PointMass", 5, limit=6, autoreset=autoreset, discrete=True)
-    config = ImpalaConfig(length=10, reduction=reduction, hidden=(16, 16), **clips)
+    config = ImpalaConfig(unroll_length=10, reduction=reduction, hidden=(16, 16), **clips)
     learner, batch = rollout(config, env)
     assert batch.ended.any() and (autoreset == "same_step" or not batch.valid.all())
     expected = plain_update(learner, batch)
@@ -103,8 +103,8 @@ def test_a_whole_update_matches_an_independent_version(reduction, autoreset, cli
 
 def test_without_correction_the_data_count_as_on_policy():
     env = Toy("PointMass", 5, limit=6, discrete=True)
-    learner, batch = rollout(ImpalaConfig(length=8, correction="none", hidden=(16,)), env)
-    corrected = ImpalaConfig(length=8, hidden=(16,)).algorithm(env.spec)
+    learner, batch = rollout(ImpalaConfig(unroll_length=8, correction="none", hidden=(16,)), env)
+    corrected = ImpalaConfig(unroll_length=8, hidden=(16,)).algorithm(env.spec)
     corrected.load_state_dict(copy.deepcopy(learner.state_dict()))
     with_own_probabilities = copy.deepcopy(batch)
     outputs, _, _ = learner.policy({"obs": batch.obs["obs"][:-1].flatten(0, 1)})
@@ -128,7 +128,7 @@ def test_reward_clipping():
 
 def test_the_learning_rate_falls_to_zero_over_env_steps():
     env = Toy("PointMass", 5, limit=6, discrete=True)
-    learner, batch = rollout(ImpalaConfig(length=8, anneal_steps=80, hidden=(16,)), env)
+    learner, batch = rollout(ImpalaConfig(unroll_length=8, anneal_steps=80, hidden=(16,)), env)
     rates = []
     for _ in range(4):
         learner.update(batch)

@@ -129,7 +129,7 @@ class PlainPPO:
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 @pytest.mark.parametrize("value_clip", [0.0, 0.1])
 def test_a_whole_update_matches_an_independent_version(autoreset, value_clip):
-    config = PPOConfig(length=16, epochs=3, minibatches=4, lr=1e-2, value_clip=value_clip, **PLAIN)
+    config = PPOConfig(rollout_length=16, epochs=3, minibatches=4, lr=1e-2, value_clip=value_clip, **PLAIN)
     learner, batch = rollout(config, Toy("PointMass", 6, limit=5, autoreset=autoreset))
     assert batch.ended.any() and (autoreset == "same_step" or not batch.valid.all())
     plain = PlainPPO(learner)
@@ -143,19 +143,25 @@ def test_a_whole_update_matches_an_independent_version(autoreset, value_clip):
 
 
 def test_at_the_first_minibatch_nothing_is_clipped_and_the_loss_is_that_of_the_advantages():
-    learner, batch = rollout(PPOConfig(length=16, entropy_coef=0.0, **PLAIN))
+    learner, batch = rollout(PPOConfig(rollout_length=16, entropy_coef=0.0, **PLAIN))
     rows = learner.with_normalized_advantages(learner.prepare(batch))
     _, (kl, outside, policy_loss, _, _) = learner.loss(rows, torch.tensor(0.2))
     assert float(kl) == pytest.approx(0, abs=1e-6) and float(outside) == 0
     assert float(policy_loss) == pytest.approx(0, abs=1e-6)  # minus the mean of normalized advantages
-    learner, batch = rollout(PPOConfig(length=16, normalize_advantages="none", **PLAIN))
+    learner, batch = rollout(PPOConfig(rollout_length=16, normalize_advantages="none", **PLAIN))
     rows = learner.prepare(batch)
     _, (_, _, policy_loss, _, _) = learner.loss(rows, torch.tensor(0.2))
     assert float(policy_loss) == pytest.approx(-float(rows.advantage.mean()), abs=1e-5)
 
 
 def test_with_one_epoch_one_minibatch_and_no_clip_the_gradient_is_that_of_a2c():
-    settings = {"length": 8, "epochs": 1, "minibatches": 1, "gae_lambda": 1.0, "normalize_advantages": "none"}
+    settings = {
+        "rollout_length": 8,
+        "epochs": 1,
+        "minibatches": 1,
+        "gae_lambda": 1.0,
+        "normalize_advantages": "none",
+    }
     learner, batch = rollout(PPOConfig(clip=0.0, **settings, **PLAIN))
     rows, policy = learner.prepare(batch), learner.policy
     grads, _, _ = learner.value_and_grad(rows, torch.tensor(0.0))
@@ -187,7 +193,9 @@ def clock_step(time, limit, next_step):
 @pytest.mark.parametrize("next_step", [False, True])
 @pytest.mark.parametrize("gae_lambda", [0.0, 0.95, 1.0])
 def test_the_value_at_time_limits_is_bootstrapped(next_step, gae_lambda):
-    config = PPOConfig(length=7, gamma=0.9, gae_lambda=gae_lambda, epochs=4, minibatches=1, lr=0.02, **PLAIN)
+    config = PPOConfig(
+        rollout_length=7, gamma=0.9, gae_lambda=gae_lambda, epochs=4, minibatches=1, lr=0.02, **PLAIN
+    )
     torch.manual_seed(0)
     learner = config.algorithm(spec(Discrete(2), 4, 1))
     recorder, time, obs = TrajectoryRecorder(4, TrajectorySpec(7, 0.9)), 0, {"obs": torch.ones(4, 1)}
@@ -207,7 +215,7 @@ def test_the_value_at_time_limits_is_bootstrapped(next_step, gae_lambda):
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 @pytest.mark.parametrize("envs", [6, 16])
 def test_replaying_a_stored_rollout_reproduces_what_the_policy_returned(core, autoreset, envs):
-    config = PPOConfig(length=11, core=core, core_size=8, minibatches=2, **PLAIN)
+    config = PPOConfig(rollout_length=11, core=core, core_size=8, minibatches=2, **PLAIN)
     env = Toy("PointMass", envs, limit=5, autoreset=autoreset)
     learner, batch = rollout(config, env, steps=3, act=act_with_values)
     assert batch.started[1:].any() and batch.state["core"]["h"].any()
@@ -259,7 +267,7 @@ def test_recurrent_cores_match_torch_and_forget_at_episode_starts(core):
 
 
 def test_the_value_at_a_time_limit_uses_the_state_before_it():
-    config = PPOConfig(length=6, core="lstm", core_size=8, minibatches=1, **PLAIN)
+    config = PPOConfig(rollout_length=6, core="lstm", core_size=8, minibatches=1, **PLAIN)
     learner, batch = rollout(config, Toy("PointMass", 2, limit=4), steps=2)
     _, _, final_values = evaluate_trajectory(learner.policy, batch)
     assert len(final_values)
@@ -282,7 +290,7 @@ def test_the_learning_rate_follows_the_kl_divergence_within_its_bounds():
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_the_first_minibatch_does_not_change_the_learning_rate(core):
-    settings = {"length": 8, "epochs": 1, "core": core, "core_size": 4, "desired_kl": 100.0}
+    settings = {"rollout_length": 8, "epochs": 1, "core": core, "core_size": 4, "desired_kl": 100.0}
     rates = {}
     for minibatches in (1, 2, 3):
         learner, batch = rollout(PPOConfig(minibatches=minibatches, **settings, **PLAIN))
@@ -299,7 +307,7 @@ def test_the_first_minibatch_does_not_change_the_learning_rate(core):
 
 
 def test_statistics_are_merged_after_each_update_and_frozen_otherwise():
-    config = PPOConfig(length=8, hidden=(16,))
+    config = PPOConfig(rollout_length=8, hidden=(16,))
     learner, batch = rollout(config, steps=1)
     before = copy.deepcopy(learner.policy.state_dict())
     result = learner.update(batch)  # the first trajectory only initialises them
@@ -319,7 +327,9 @@ def test_statistics_are_merged_after_each_update_and_frozen_otherwise():
 
 
 def test_rewards_are_divided_by_the_standard_deviation_of_returns():
-    learner, batch = rollout(PPOConfig(length=8, normalize_observations=False, gae_lambda=0.0, hidden=(16,)))
+    learner, batch = rollout(
+        PPOConfig(rollout_length=8, normalize_observations=False, gae_lambda=0.0, hidden=(16,))
+    )
     rows = learner.prepare(batch)
     std = batch.extras["episode_return"][batch.valid].std(correction=0)
     _, values, final = evaluate_trajectory(learner.policy, batch)
@@ -330,13 +340,13 @@ def test_rewards_are_divided_by_the_standard_deviation_of_returns():
 
 
 def test_a_target_kl_stops_the_update():
-    learner, batch = rollout(PPOConfig(length=16, epochs=50, lr=0.05, target_kl=0.01, **PLAIN))
+    learner, batch = rollout(PPOConfig(rollout_length=16, epochs=50, lr=0.05, target_kl=0.01, **PLAIN))
     steps = float(learner.update(batch).metrics["policy/gradient_steps"])
     assert 1 <= steps < 50
 
 
 def test_learning_rate_and_clip_fall_linearly_to_zero():
-    config = PPOConfig(length=8, anneal_steps=480, anneal_clip=True, **PLAIN)
+    config = PPOConfig(rollout_length=8, anneal_steps=480, anneal_clip=True, **PLAIN)
     learner, batch = rollout(config)
     for expected in (1.0, 0.9, 0.8):
         learner.update(batch)
@@ -348,16 +358,19 @@ def test_learning_rate_and_clip_fall_linearly_to_zero():
 
 @pytest.mark.parametrize(
     "config, numbers",
-    [(PPOConfig(length=10, minibatches=7), "4, 5, 6"), (PPOConfig(core="gru", minibatches=4), "2, 3, 6")],
+    [
+        (PPOConfig(rollout_length=10, minibatches=7), "4, 5, 6"),
+        (PPOConfig(core="gru", minibatches=4), "2, 3, 6"),
+    ],
 )
 def test_minibatches_that_do_not_divide_the_rollout_are_refused_with_numbers_that_do(config, numbers):
     reason = config.unsupported_reason(spec())
     assert reason is not None and numbers in reason and str(config.minibatches) in reason
-    assert PPOConfig(length=10, minibatches=6).unsupported_reason(spec()) is None
+    assert PPOConfig(rollout_length=10, minibatches=6).unsupported_reason(spec()) is None
 
 
 def test_a_saved_learner_continues_equal():
-    config = PPOConfig(length=8, hidden=(16,), desired_kl=0.01)
+    config = PPOConfig(rollout_length=8, hidden=(16,), desired_kl=0.01)
     learner, batch = rollout(config)
     learner.update(batch)
     other = config.algorithm(Toy("PointMass", 6).spec)

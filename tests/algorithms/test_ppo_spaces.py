@@ -19,7 +19,7 @@ from troop.envs import Gymnasium
 from troop.envs.gymnasium.spaces import observation_arrays
 from troop.envs.observations import ObsConverter, assign_names
 
-SMALL = {"length": 4, "minibatches": 2, "hidden": (8,), "epochs": 1}
+SMALL = {"rollout_length": 4, "minibatches": 2, "hidden": (8,), "epochs": 1}
 
 
 def spec(obs, action, envs=4):
@@ -130,7 +130,14 @@ def mixed_env():
 
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 def test_images_dicts_privileged_and_several_actions_are_trained_on_together(mixed_env, tmp_path, core):
-    settings = {"length": 8, "minibatches": 2, "epochs": 2, "hidden": (8, 8), "core": core, "core_size": 8}
+    settings = {
+        "rollout_length": 8,
+        "minibatches": 2,
+        "epochs": 2,
+        "hidden": (8, 8),
+        "core": core,
+        "core_size": 8,
+    }
     summary = troop.train(
         "ppo",
         mixed_env,
@@ -146,7 +153,13 @@ def test_images_dicts_privileged_and_several_actions_are_trained_on_together(mix
 @pytest.mark.parametrize("recipe", ["ppo", "ppo-lstm"])
 def test_forbidden_actions_are_never_taken_while_training(masked_env, tmp_path, recipe):
     summary = troop.train(
-        recipe, masked_env, envs=4, env_steps=1200, run=tmp_path / "run", quiet=True, algorithm__length=32
+        recipe,
+        masked_env,
+        envs=4,
+        env_steps=1200,
+        run=tmp_path / "run",
+        quiet=True,
+        algorithm__rollout_length=32,
     )
     assert summary.status == "done"
 

@@ -16,7 +16,7 @@ from troop.roles.collector import Collector, EnvFactory
 
 SMALL = {"features": 8, "core_size": 6, "head": 7}
 CONFIG = R2D2Config(
-    length=7,
+    sequence_length=7,
     overlap=3,
     burn_in=2,
     n_step=3,
@@ -32,7 +32,7 @@ SPEC = EnvSpec("test", {"obs": Field((3,)), "last_action": Field((4,))}, Discret
 def random_batch(config=CONFIG, spec=SPEC, streams=5, seed=0):
     """Sequences with an early end, an episode's first steps after the burn-in, and a full one."""
     torch.manual_seed(seed)
-    steps = config.length
+    steps = config.sequence_length
     valid = torch.ones(steps, streams, dtype=torch.bool)
     started = torch.zeros(steps + 1, streams, dtype=torch.bool)
     ended = torch.zeros(steps, streams, dtype=torch.bool)
@@ -205,7 +205,7 @@ def collect(config, env, steps, seed=0, policy=None):
 def test_burn_in_reproduces_the_values_of_acting_if_the_weights_did_not_change(autoreset, burn_in):
     """With a state stored for another entry, as in SEED's code, the values after the burn-in differ."""
     config = dataclasses.replace(
-        CONFIG, length=9, overlap=4, burn_in=burn_in, epsilon_steps=0, epsilon_end=0.5
+        CONFIG, sequence_length=9, overlap=4, burn_in=burn_in, epsilon_steps=0, epsilon_end=0.5
     )
     env = Toy("Countdown", 3, limit=30, discrete=True, autoreset=autoreset, last_step=True)
     sequences, policy = collect(config, env, 80)
@@ -227,7 +227,7 @@ def test_burn_in_reproduces_the_values_of_acting_if_the_weights_did_not_change(a
 
 
 def test_initial_priorities_equal_those_of_an_update_up_to_the_unknown_last_value():
-    config = dataclasses.replace(CONFIG, length=9, overlap=4, burn_in=2)
+    config = dataclasses.replace(CONFIG, sequence_length=9, overlap=4, burn_in=2)
     env = Toy("Countdown", 3, limit=6, discrete=True, last_step=True)  # every episode terminates
     sequences, policy = collect(config, env, 60)
     learner = config.algorithm(env.spec)
@@ -270,8 +270,8 @@ def test_images_and_the_last_step_reach_the_values():
 
 
 def test_unsupported_settings_are_named():
-    assert "burn-in" in R2D2Config(length=10, overlap=3, burn_in=4).unsupported_reason(SPEC)
-    assert "length" in R2D2Config(length=10, overlap=10, burn_in=4).unsupported_reason(SPEC)
+    assert "burn-in" in R2D2Config(sequence_length=10, overlap=3, burn_in=4).unsupported_reason(SPEC)
+    assert "length" in R2D2Config(sequence_length=10, overlap=10, burn_in=4).unsupported_reason(SPEC)
     continuous = dataclasses.replace(SPEC, action=Continuous(2))
     assert "continuous" in R2D2Config().unsupported_reason(continuous)
     assert R2D2Config().unsupported_reason(SPEC) is None

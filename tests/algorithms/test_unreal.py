@@ -19,7 +19,7 @@ from troop.nets.auxiliary_heads import PixelControlHead
 LAST = {"last_action": Field((3,)), "last_reward": Field((1,))}
 IMAGES = EnvSpec("images", {"obs": Field((2, 9, 8), torch.uint8), **LAST}, Discrete(3), 4)
 VECTORS = EnvSpec("vectors", {"obs": Field((5,)), **LAST}, Discrete(3), 4)
-SMALL = {"length": 8, "replay_length": 24, "core_size": 6, "torso_features": 8, "hidden": (8, 8)}
+SMALL = {"unroll_length": 8, "replay_length": 24, "core_size": 6, "torso_features": 8, "hidden": (8, 8)}
 
 
 def trajectory(spec, steps=8, streams=4, seed=0, core_size=6):
@@ -224,12 +224,14 @@ def test_a_whole_update_matches_an_independent_version(spec, reduction):
 
 def test_without_auxiliary_tasks_the_gradient_is_that_of_a2c():
     off = {"pixel_control_coef": 0.0, "reward_prediction_coef": 0.0, "value_replay_coef": 0.0}
-    shared = {"entropy_coef": 0.01, "core": "lstm", "core_size": 6, "hidden": (8, 8), "length": 8}
+    shared = {"entropy_coef": 0.01, "core": "lstm", "core_size": 6, "hidden": (8, 8)}
     common = {"optimizer": "rmsprop_tf", "lr": 0.1, "eps": 1e-3, "max_grad_norm": 40.0}
-    unreal = UnrealConfig(**shared, **common, **off, reduction="mean", clip_rewards=False).algorithm(VECTORS)
+    unreal = UnrealConfig(
+        **shared, **common, **off, unroll_length=8, reduction="mean", clip_rewards=False
+    ).algorithm(VECTORS)
     plain = {"epochs": 1, "minibatches": 1, "clip": 0.0, "gae_lambda": 1.0, "normalize_advantages": "none"}
     unscaled = {"normalize_rewards": False, "normalize_observations": False}
-    a2c = PPOConfig(**shared, **common, **plain, **unscaled).algorithm(VECTORS)
+    a2c = PPOConfig(**shared, **common, **plain, **unscaled, rollout_length=8).algorithm(VECTORS)
     a2c.policy.load_state_dict(unreal.policy.state_dict())
     batch = trajectory(VECTORS)
     batch.extras["log_prob"] = torch.zeros(8, 4)
@@ -269,7 +271,7 @@ def test_changed_pixel_is_the_mean_of_its_cell_and_the_border_does_not_count():
 def test_pixel_control_returns_by_hand():
     """Frames of one pixel that grows by 0.1, 0.2, ... per step; best values 1, 2, ...; gamma 0.5."""
     spec = EnvSpec("pixel", {"obs": Field((1, 3, 3))}, Discrete(2), 2)
-    learner = UnrealConfig(pixel_control_gamma=0.5, core_size=4, length=3).algorithm(spec)
+    learner = UnrealConfig(pixel_control_gamma=0.5, core_size=4, unroll_length=3).algorithm(spec)
     frames = torch.tensor([0.0, 0.1, 0.3, 0.6]).view(4, 1, 1, 1, 1).expand(4, 2, 1, 3, 3)
     flags = torch.zeros(3, 2, dtype=torch.bool)
     ended, started, discount = flags.clone(), torch.zeros(4, 2, dtype=torch.bool), torch.full((3, 2), 0.99)

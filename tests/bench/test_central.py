@@ -23,7 +23,7 @@ def test_round_trip_and_share_of_the_network():
 
 
 def test_seed_and_impala_on_images():
-    check(central.images(seconds=2.5, count=1, algorithm=ImpalaConfig(length=5, hidden=(16,))), 2)
+    check(central.images(seconds=2.5, count=1, algorithm=ImpalaConfig(unroll_length=5, hidden=(16,))), 2)
 
 
 def test_scaling_is_measured_against_the_first_number_of_runners():

@@ -49,7 +49,7 @@ INVALID = [
         "384 rows of a rollout of 64 steps of 6 envs; 4, 6, 8",
     ),
     (
-        ["train", "ppo", "--length", "7", "--minibatches", "5"],
+        ["train", "ppo", "--rollout-length", "7", "--minibatches", "5"],
         "448 rows of a rollout of 7 steps of 64 envs; 2, 4, 7",
     ),
     (["train", "ppo-lstm", "--envs", "6", "--minibatches", "4"], "the 6 envs of a rollout of 64 steps"),

@@ -19,13 +19,17 @@ from troop.systems import A3C, DataParallel, OnPolicy, Sync
 
 A2C = {"epochs": 1, "minibatches": 1, "clip": 0.0, "gae_lambda": 1.0, "normalize_advantages": "none"}
 ALGORITHMS = {
-    "ppo": PPOConfig(length=10, epochs=2, minibatches=2, hidden=(8,)),
-    "ppo, adaptive": PPOConfig(length=10, hidden=(8,), desired_kl=0.01, normalize_advantages="batch"),
-    "ppo, separate clipping": PPOConfig(length=10, hidden=(8,), separate_grad_clip=True, value_clip=0.2),
-    "a2c": PPOConfig(length=10, hidden=(8,), optimizer="rmsprop_tf", **A2C),
-    "lstm": PPOConfig(length=10, minibatches=2, hidden=(8, 8), core="lstm", core_size=6),
-    "gru": PPOConfig(length=10, minibatches=4, hidden=(8,), core="gru", core_size=6),
-    "unreal": UnrealConfig(length=10, replay_length=30, hidden=(8, 8), core_size=6, normalize_rewards=True),
+    "ppo": PPOConfig(rollout_length=10, epochs=2, minibatches=2, hidden=(8,)),
+    "ppo, adaptive": PPOConfig(rollout_length=10, hidden=(8,), desired_kl=0.01, normalize_advantages="batch"),
+    "ppo, separate clipping": PPOConfig(
+        rollout_length=10, hidden=(8,), separate_grad_clip=True, value_clip=0.2
+    ),
+    "a2c": PPOConfig(rollout_length=10, hidden=(8,), optimizer="rmsprop_tf", **A2C),
+    "lstm": PPOConfig(rollout_length=10, minibatches=2, hidden=(8, 8), core="lstm", core_size=6),
+    "gru": PPOConfig(rollout_length=10, minibatches=4, hidden=(8,), core="gru", core_size=6),
+    "unreal": UnrealConfig(
+        unroll_length=10, replay_length=30, hidden=(8, 8), core_size=6, normalize_rewards=True
+    ),
 }
 SYSTEMS = {
     "on-policy": OnPolicy(recreate_every=23),
@@ -125,7 +129,7 @@ def test_workers_share_parameters_and_rmsprop_statistics():
 
 
 def test_a3c_with_one_worker_is_a2c():
-    config = PPOConfig(length=10, hidden=(8,), lr=0.01, eps=1e-3, optimizer="rmsprop_tf", **A2C)
+    config = PPOConfig(rollout_length=10, hidden=(8,), lr=0.01, eps=1e-3, optimizer="rmsprop_tf", **A2C)
     rmsprop = SharedRMSPropConfig(0.01, eps=1e-3, initial_accumulator_value=1.0)
     a2c = Host(OnPolicy().program(config, ENVS["countdown"], SETTINGS), 3).roles["trainer"]
     a3c = Host(A3C(1, rmsprop=rmsprop).program(config, ENVS["countdown"], SETTINGS), 3).roles["worker0"]
@@ -146,7 +150,7 @@ def test_a3c_with_one_worker_is_a2c():
 
 @pytest.mark.parametrize("core", ["none", "gru"])
 def test_new_episodes_of_a_resumed_run_are_not_joined_to_the_old_ones(core):
-    config = PPOConfig(length=10, minibatches=2, hidden=(8, 8), core=core, core_size=6)
+    config = PPOConfig(rollout_length=10, minibatches=2, hidden=(8, 8), core=core, core_size=6)
     program = OnPolicy(recreate_every=0).program(config, Toy("PointMass", 4, limit=50), SETTINGS)
     host = Host(program, 3)
     step_rounds(host, 37)  # in the middle of the fourth trajectory

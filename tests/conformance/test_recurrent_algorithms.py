@@ -20,7 +20,7 @@ from troop.roles.update_schedule import UpdateSchedule
 from troop.systems import PQL, Apex, OnPolicy, Sync
 
 SMALL = {
-    "length": 6,
+    "sequence_length": 6,
     "burn_in": 2,
     "overlap": 3,
     "embedding": 8,

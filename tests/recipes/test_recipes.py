@@ -236,7 +236,7 @@ def test_papers_recipes_have_no_penalty_and_no_held_noise(name, env):
 def test_recipes_with_memory_have_the_papers_settings_on_a_gpu(name):
     experiment = find(name).make(RecipeArgs("HopperStand-v1", device="cuda"))
     algorithm, system = experiment.algorithm, experiment.system
-    assert (algorithm.length, algorithm.core_size, algorithm.embedding) == (64, 128, 64)
+    assert (algorithm.sequence_length, algorithm.core_size, algorithm.embedding) == (64, 128, 64)
     assert (algorithm.actor_hidden, algorithm.critic_hidden) == ((256, 256), (256, 256))
     assert (algorithm.actor_lr, algorithm.critic_lr, algorithm.tau, algorithm.gamma) == (
         3e-4,
@@ -245,7 +245,7 @@ def test_recipes_with_memory_have_the_papers_settings_on_a_gpu(name):
         0.99,
     )
     assert (system.schedule.batch_size, system.schedule.updates_per_step) == (64, experiment.env.envs)
-    assert system.replay_capacity * (algorithm.length - algorithm.overlap) == 1_000_000
+    assert system.replay_capacity * (algorithm.sequence_length - algorithm.overlap) == 1_000_000
     assert experiment.env.last_step and api.make_experiment(name, "Pendulum-v1").env.last_step
 
 

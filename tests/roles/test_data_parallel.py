@@ -51,7 +51,7 @@ def collect(config, envs, seed=1, length=None):
     env = Toy("PointMass", envs, limit=5)
     torch.manual_seed(0)
     policy = config.policy(env.spec)
-    spec = dataclasses.replace(config.experience, length=length or config.length)
+    spec = dataclasses.replace(config.experience, length=length or config.experience.length)
     collector = Collector(
         EnvFactory(env.make, seed), policy, TrajectoryRecorder(envs, spec), config.exploration
     )
@@ -122,7 +122,7 @@ def test_gradients_are_averaged_and_a_loss_that_is_not_finite_skips_the_step_of_
 
 def test_gradients_are_clipped_after_they_are_averaged():
     """Opposite gradients of norm 100 cancel; clipped first, the larger one would be lost."""
-    config = PPOConfig(length=4, max_grad_norm=1.0, optimizer="rmsprop", **PLAIN)
+    config = PPOConfig(rollout_length=4, max_grad_norm=1.0, optimizer="rmsprop", **PLAIN)
 
     def step(member):
         own = learner(config, AllReducePeers(member))
@@ -142,7 +142,7 @@ def test_gradients_are_clipped_after_they_are_averaged():
 def test_two_workers_with_half_of_the_envs_make_the_update_of_one(normalize, core):
     settings = PLAIN | {"normalize_observations": True, "normalize_rewards": True, "core": core}
     config = PPOConfig(
-        length=16, epochs=1, minibatches=1, lr=1e-2, normalize_advantages=normalize, **settings
+        rollout_length=16, epochs=1, minibatches=1, lr=1e-2, normalize_advantages=normalize, **settings
     )
     batch = collect(config, 8)
 
@@ -165,17 +165,21 @@ def test_two_workers_with_half_of_the_envs_make_the_update_of_one(normalize, cor
 
 
 CONFIGS = {
-    "ppo": PPOConfig(length=8, epochs=2, minibatches=3, desired_kl=0.01, hidden=(8, 8), anneal_steps=10**5),
-    "ppo, target kl": PPOConfig(length=8, epochs=4, minibatches=2, target_kl=1e-4, lr=1e-2, hidden=(8, 8)),
-    "ppo, separate clipping": PPOConfig(length=8, separate_grad_clip=True, hidden=(8, 8)),
+    "ppo": PPOConfig(
+        rollout_length=8, epochs=2, minibatches=3, desired_kl=0.01, hidden=(8, 8), anneal_steps=10**5
+    ),
+    "ppo, target kl": PPOConfig(
+        rollout_length=8, epochs=4, minibatches=2, target_kl=1e-4, lr=1e-2, hidden=(8, 8)
+    ),
+    "ppo, separate clipping": PPOConfig(rollout_length=8, separate_grad_clip=True, hidden=(8, 8)),
     "impala": ImpalaConfig(
-        length=8,
+        unroll_length=8,
         hidden=(8, 8),
         normalize_observations=True,
         normalize_rewards=True,
         anneal_steps=10**4,
     ),
-    "appo": APPOConfig(length=8, epochs=2, minibatches=2, hidden=(8, 8)),
+    "appo": APPOConfig(rollout_length=8, epochs=2, minibatches=2, hidden=(8, 8)),
 }
 
 
@@ -207,7 +211,7 @@ def test_workers_stay_bit_equal_for_a_thousand_updates(algorithm):
     config = {
         "td3": TD3Config(atoms=11, v_min=-10, v_max=10, normalize_rewards=True, **small),
         "sac": SACConfig(atoms=0, normalize_observations=True, normalize_rewards=True, **small),
-        "ppo": PPOConfig(length=2, epochs=1, minibatches=1, hidden=(8,)),
+        "ppo": PPOConfig(rollout_length=2, epochs=1, minibatches=1, hidden=(8,)),
     }[algorithm]
     system = DataParallel(2)
     system = dataclasses.replace(
@@ -233,7 +237,7 @@ def test_workers_stay_bit_equal_for_a_thousand_updates(algorithm):
 
 
 def test_workers_start_with_equal_weights_and_collect_different_experience():
-    config = PPOConfig(length=4, hidden=(8,))
+    config = PPOConfig(rollout_length=4, hidden=(8,))
     host = Inline().make_host(DataParallel(3).program(config, Toy("PointMass", 2, limit=9), SETTINGS), 3)
     workers = [host.roles[f"worker{rank}"] for rank in range(3)]
     host.step_all()
@@ -246,7 +250,7 @@ def test_workers_start_with_equal_weights_and_collect_different_experience():
 
 
 def test_weights_that_differ_end_the_run():
-    config = PPOConfig(length=1, epochs=1, minibatches=1, hidden=(8,))
+    config = PPOConfig(rollout_length=1, epochs=1, minibatches=1, hidden=(8,))
     host = Inline().make_host(DataParallel(2).program(config, Toy("PointMass", 2, limit=9), SETTINGS), 3)
     host.step_all()
     with torch.no_grad():
@@ -258,7 +262,7 @@ def test_weights_that_differ_end_the_run():
 
 
 def test_checkpoint_of_two_workers_continues_with_three():
-    config = PPOConfig(length=4, hidden=(8,))
+    config = PPOConfig(rollout_length=4, hidden=(8,))
     env = Toy("PointMass", 2, limit=9)
     host = Inline().make_host(DataParallel(2).program(config, env, SETTINGS), 3)
     for _ in range(40):
@@ -300,7 +304,7 @@ class LateGroup(SoloGroup):
 def test_late_worker_ends_its_rollout_at_a_quarter_once_most_have_finished(monkeypatch, finished, steps):
     """Three of five are 60 percent."""
     monkeypatch.setattr("troop.roles.data_parallel.POLL_S", 0.0)
-    config = PPOConfig(length=20, hidden=(8,))
+    config = PPOConfig(rollout_length=20, hidden=(8,))
     host = Inline().make_host(DataParallel(1).program(config, Toy("PointMass", 2, limit=9), SETTINGS), 3)
     worker = host.roles["worker0"]
     worker.group, lengths = LateGroup(finished), []
@@ -311,7 +315,7 @@ def test_late_worker_ends_its_rollout_at_a_quarter_once_most_have_finished(monke
 
 
 def test_shorter_rollout_equals_one_of_that_length():
-    config = PPOConfig(length=20, hidden=(8, 8), core="lstm")
+    config = PPOConfig(rollout_length=20, hidden=(8, 8), core="lstm")
     env = Toy("PointMass", 3, limit=6)
     trajectories = []
     for length, cut in ((20, 7), (7, None)):
@@ -349,7 +353,7 @@ def test_skipped_updates_of_all_workers_are_counted_once():
 
 
 def test_worker_ends_its_rollout_when_a_pause_is_requested():
-    config = PPOConfig(length=20, hidden=(8,))
+    config = PPOConfig(rollout_length=20, hidden=(8,))
     host = Inline().make_host(DataParallel(1).program(config, Toy("PointMass", 2, limit=9), SETTINGS), 3)
     worker, lengths = host.roles["worker0"], []
     worker.group = LateGroup(0)
@@ -362,7 +366,7 @@ def test_worker_ends_its_rollout_when_a_pause_is_requested():
 
 
 def test_complete_rollout_lacks_no_step_when_a_pause_is_requested():
-    config = PPOConfig(length=4, hidden=(8,))
+    config = PPOConfig(rollout_length=4, hidden=(8,))
     host = Inline().make_host(DataParallel(1).program(config, Toy("PointMass", 2, limit=9), SETTINGS), 3)
     worker, metrics = host.roles["worker0"], {}
     worker.group = LateGroup(0)

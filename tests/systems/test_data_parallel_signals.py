@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(300)
 COMMAND = [
     *("train", "dd-ppo", "--env", "toy:Sleepy", "--env.discrete", "--env.seconds", "0.1", "--envs", "2"),
     *(
-        "--length",
+        "--rollout-length",
         "1000",
         "--minibatches",
         "2",

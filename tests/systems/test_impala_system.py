@@ -18,10 +18,10 @@ from troop.systems import IMPALA
 SETTINGS = RunSettings(3, "cpu", Evaluation(episodes=2, env_steps=400, max_episode_steps=20))
 ENV = Toy("Countdown", 4, limit=9, discrete=True)
 ALGORITHMS = {
-    "impala": ImpalaConfig(length=5, hidden=(8,), normalize_observations=True, normalize_rewards=True),
-    "lstm": ImpalaConfig(length=5, hidden=(8, 8), core="lstm", core_size=4),
-    "ppo": PPOConfig(length=5, hidden=(8,), minibatches=2, epochs=2, normalize_observations=False),
-    "unreal": UnrealConfig(length=5, replay_length=20, hidden=(8, 8), core_size=4),
+    "impala": ImpalaConfig(unroll_length=5, hidden=(8,), normalize_observations=True, normalize_rewards=True),
+    "lstm": ImpalaConfig(unroll_length=5, hidden=(8, 8), core="lstm", core_size=4),
+    "ppo": PPOConfig(rollout_length=5, hidden=(8,), minibatches=2, epochs=2, normalize_observations=False),
+    "unreal": UnrealConfig(unroll_length=5, replay_length=20, hidden=(8, 8), core_size=4),
 }
 
 

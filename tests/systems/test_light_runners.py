@@ -18,7 +18,7 @@ from troop.envs import EnvPool, FrameConfig, Gymnasium, Toy
 from troop.systems import SEED
 
 SETTINGS = RunSettings(3, "cpu", Evaluation(episodes=1, seconds=1e9, max_episode_steps=5))
-ALGORITHM = ImpalaConfig(length=5, hidden=(8,))
+ALGORITHM = ImpalaConfig(unroll_length=5, hidden=(8,))
 HEAVY = ("libtorch", "numba", "llvmlite", "_raylet")
 LIMIT_BYTES = 80 << 20
 ENVS = {

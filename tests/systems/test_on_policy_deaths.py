@@ -14,7 +14,7 @@ from troop.systems import A3C, DataParallel, OnPolicy
 
 SETTINGS = RunSettings(3, "cpu", Evaluation(episodes=2, env_steps=400, max_episode_steps=20))
 ENGINE = Processes(threads=1, log_s=0.05, checkpoint_s=0.3)
-ALGORITHM = PPOConfig(length=8, epochs=1, minibatches=1, hidden=(8, 8), core="gru", core_size=4)
+ALGORITHM = PPOConfig(rollout_length=8, epochs=1, minibatches=1, hidden=(8, 8), core="gru", core_size=4)
 ENV = Toy("Countdown", 4, limit=9, discrete=True)
 PLANS = {
     "on-policy": (OnPolicy(), (("trainer",), ("evaluator",), ("trainer",))),

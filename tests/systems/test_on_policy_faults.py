@@ -20,18 +20,24 @@ from troop.envs import Toy
 from troop.systems import A3C, IMPALA, SEED, DataParallel, OnPolicy
 
 SETTINGS = RunSettings(3, "cpu", Evaluation(episodes=2, env_steps=400, max_episode_steps=20))
-PPO = PPOConfig(length=8, epochs=2, minibatches=1, hidden=(8, 8), core="gru", core_size=4)
+PPO = PPOConfig(rollout_length=8, epochs=2, minibatches=1, hidden=(8, 8), core="gru", core_size=4)
 A2C = PPOConfig(
-    length=5, epochs=1, minibatches=1, clip=0.0, gae_lambda=1.0, normalize_advantages="none", hidden=(8,)
+    rollout_length=5,
+    epochs=1,
+    minibatches=1,
+    clip=0.0,
+    gae_lambda=1.0,
+    normalize_advantages="none",
+    hidden=(8,),
 )
 SYSTEMS = {
     "ppo": (OnPolicy(), PPO),
     "a2c": (OnPolicy(recreate_every=0), A2C),
     "a3c": (A3C(2), A2C),
     "data-parallel": (DataParallel(2), PPO),
-    "impala": (IMPALA(2, 4), ImpalaConfig(length=5, hidden=(8, 8), core="lstm", core_size=4)),
-    "appo": (IMPALA(2, 4), APPOConfig(length=5, minibatches=1, hidden=(8,))),
-    "seed": (SEED(2, 1, 4), ImpalaConfig(length=5, hidden=(8,))),
+    "impala": (IMPALA(2, 4), ImpalaConfig(unroll_length=5, hidden=(8, 8), core="lstm", core_size=4)),
+    "appo": (IMPALA(2, 4), APPOConfig(rollout_length=5, minibatches=1, hidden=(8,))),
+    "seed": (SEED(2, 1, 4), ImpalaConfig(unroll_length=5, hidden=(8,))),
 }
 FAULTS = ("raise", "abort", "hang", "nan")  # after the last one the instance continues
 REASONS = {

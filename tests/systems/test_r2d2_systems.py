@@ -29,7 +29,7 @@ from troop.systems import IMPALA, PQL, SEED, Apex, Gorila, OnPolicy, Sync
 
 SETTINGS = RunSettings(3, "cpu", Evaluation(episodes=2, env_steps=10**9, max_episode_steps=20))
 CONFIG = R2D2Config(
-    length=6,
+    sequence_length=6,
     overlap=3,
     burn_in=2,
     n_step=2,

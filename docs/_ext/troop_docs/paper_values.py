@@ -447,7 +447,7 @@ _FLASHSAC: dict[str, Value] = {
 
 G1 = "G1JoystickFlatTerrain-v1"
 _PPO = {
-    "algorithm.length": Value(128),
+    "algorithm.rollout-length": Value(128),
     "algorithm.epochs": Value(3, reason="4 in OpenAI's and all later code"),
     "algorithm.minibatches": Value(4, "256 of 1,024 rows"),
     "algorithm.lr": Value(2.5e-4),
@@ -460,7 +460,7 @@ _PPO = {
     "env.envs": Value(8),
 }
 _PPO_MASSIVE = {
-    "algorithm.length": Value(24),
+    "algorithm.rollout-length": Value(24),
     "algorithm.epochs": Value(5),
     "algorithm.minibatches": Value(4),
     "algorithm.lr": Value(1e-3, "initial"),
@@ -475,7 +475,7 @@ _PPO_MASSIVE = {
     "env.envs": Value(4096),
 }
 _A2C = {
-    "algorithm.length": Value(5),
+    "algorithm.rollout-length": Value(5),
     "algorithm.lr": Value(7e-4),
     "algorithm.eps": Value(1e-5),
     "algorithm.decay": Value(0.99),
@@ -485,7 +485,7 @@ _A2C = {
     "env.envs": Value(16),
 }
 _A3C = {
-    "algorithm.length": Value(5),
+    "algorithm.rollout-length": Value(5),
     "algorithm.gamma": Value(0.99),
     "algorithm.entropy-coef": Value(0.01),
     "algorithm.max-grad-norm": Value(40.0, "of common implementations"),
@@ -495,7 +495,7 @@ _A3C = {
     "env.envs": Value(1),
 }
 _IMPALA = {
-    "algorithm.length": Value(20),
+    "algorithm.unroll-length": Value(20),
     "algorithm.gamma": Value(0.99),
     "algorithm.lr": Value(6e-4),
     "algorithm.eps": Value(0.01),
@@ -511,7 +511,7 @@ _IMPALA = {
 _UNREAL = {
     "env.envs": Value(1, "per worker"),
     "env.last-step": Value(True),
-    "algorithm.length": Value(20),
+    "algorithm.unroll-length": Value(20),
     "algorithm.gamma": Value(0.99),
     "algorithm.pixel-control-gamma": Value(0.9),
     "algorithm.pixel-cells": Value(20, "20x20 cells of 4x4 pixels"),
@@ -532,7 +532,7 @@ _UNREAL = {
 }
 
 _BEAST = {
-    "algorithm.length": Value(80),
+    "algorithm.unroll-length": Value(80),
     "algorithm.gamma": Value(0.99),
     "algorithm.lr": Value(4.8e-4),
     "algorithm.eps": Value(0.01),
@@ -550,7 +550,7 @@ _BEAST = {
 _NI = {
     "algorithm.gamma": Value(0.99),
     "algorithm.n-step": Value(1),
-    "algorithm.length": Value(64),
+    "algorithm.sequence-length": Value(64),
     "algorithm.burn-in": Value(0, "", "a stored state needs one (R2D2); there sequences start from zero"),
     "algorithm.tau": Value(0.005),
     "algorithm.embedding": Value(64, "32 for the observation, 16 each for last action and reward"),
@@ -568,7 +568,7 @@ _NI = {
     "env.envs": Value(1, "", "more envs fill the replay from different episodes"),
 }
 _DD_PPO = {
-    "algorithm.length": Value(128),
+    "algorithm.rollout-length": Value(128),
     "algorithm.epochs": Value(2),
     "algorithm.minibatches": Value(2),
     "algorithm.gamma": Value(0.99),
@@ -589,7 +589,7 @@ _DD_PPO = {
 _DD_PPO_CITATION = "Wijmans et al. 2020, DD-PPO (arXiv 1911.00357), authors' code"
 
 _R2D2: dict[str, Value] = {
-    "algorithm.length": Value(120, "80 and a burn-in of 40"),
+    "algorithm.sequence-length": Value(120, "80 and a burn-in of 40"),
     "algorithm.burn-in": Value(40),
     "algorithm.gamma": Value(0.997),
     "algorithm.n-step": Value(5),
@@ -714,7 +714,7 @@ PAPERS: dict[str, Paper] = {
         "Pong-v5",
         "cpu",
         {
-            "algorithm.length": Value(100),
+            "algorithm.unroll-length": Value(100),
             "algorithm.gamma": Value(0.99),
             "algorithm.lr": Value(4.8e-4),
             "algorithm.eps": Value(3.125e-7),
@@ -789,7 +789,7 @@ PAPERS: dict[str, Paper] = {
         "Pong-v5",
         "cpu",
         {
-            "algorithm.length": Value(128),
+            "algorithm.rollout-length": Value(128),
             "algorithm.epochs": Value(4),
             "algorithm.minibatches": Value(4),
             "algorithm.lr": Value(2.5e-4),
@@ -806,7 +806,7 @@ PAPERS: dict[str, Paper] = {
         "Pong-v5",
         "cpu",
         {
-            "algorithm.length": Value(50),
+            "algorithm.rollout-length": Value(50),
             "algorithm.clip": Value(0.4),
             "algorithm.gae-lambda": Value(1.0),
             "algorithm.lr": Value(5e-4),

@@ -48,7 +48,7 @@ class APPOConfig:
 
     clip_against: Literal["behaviour", "target"] = "behaviour"
     """What the ratio is clipped against: the policy that acted, or a slowly updated target network."""
-    length: int = bounded(32, low=1, high=100_000)
+    rollout_length: int = bounded(32, low=1, high=100_000)
     """Steps per trajectory."""
     epochs: int = bounded(1, low=1, high=1000)
     """Passes over each batch."""
@@ -109,7 +109,7 @@ class APPOConfig:
     @property
     def experience(self) -> TrajectorySpec:
         """Trajectories of `length` steps."""
-        return TrajectorySpec(self.length, self.gamma)
+        return TrajectorySpec(self.rollout_length, self.gamma)
 
     @property
     def exploration(self) -> Exploration:

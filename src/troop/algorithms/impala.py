@@ -39,7 +39,7 @@ RewardClip = Literal["none", "abs_one", "soft_asymmetric"]
 class ImpalaConfig:
     """Hyperparameters; the defaults are those of the paper's Atari experiments (table G.1)."""
 
-    length: int = bounded(20, low=1, high=100_000)
+    unroll_length: int = bounded(20, low=1, high=100_000)
     """Steps per trajectory."""
     gamma: float = bounded(0.99, low=0, high=1)
     """Discount per step."""
@@ -98,7 +98,7 @@ class ImpalaConfig:
     @property
     def experience(self) -> TrajectorySpec:
         """Trajectories of `length` steps."""
-        return TrajectorySpec(self.length, self.gamma)
+        return TrajectorySpec(self.unroll_length, self.gamma)
 
     @property
     def exploration(self) -> Exploration:

@@ -43,7 +43,7 @@ LR_MIN, LR_MAX = 1e-5, 1e-2
 class PPOConfig:
     """Hyperparameters; the defaults are those of the paper's Atari experiments, for vectors."""
 
-    length: int = bounded(128, low=1, high=100_000)
+    rollout_length: int = bounded(128, low=1, high=100_000)
     """Vector steps per rollout."""
     epochs: int = bounded(4, low=1, high=1000)
     """Passes over each rollout."""
@@ -106,7 +106,7 @@ class PPOConfig:
     @property
     def experience(self) -> TrajectorySpec:
         """Trajectories of `length` steps."""
-        return TrajectorySpec(self.length, self.gamma)
+        return TrajectorySpec(self.rollout_length, self.gamma)
 
     @property
     def exploration(self) -> Exploration:
@@ -130,14 +130,14 @@ class PPOConfig:
         return next(filter(None, reasons), None)
 
     def _indivisible_reason(self, envs: int) -> str | None:
-        rows, unit = (envs, "envs") if self.core != "none" else (envs * self.length, "rows")
+        rows, unit = (envs, "envs") if self.core != "none" else (envs * self.rollout_length, "rows")
         if rows % self.minibatches == 0:
             return None
         divisors = [n for n in range(1, rows + 1) if rows % n == 0]
         nearest = sorted(sorted(divisors, key=lambda n: abs(n - self.minibatches))[:3])
         return (
             f"--minibatches is {self.minibatches}, which does not divide the {rows} {unit} of a rollout of "
-            f"{self.length} steps of {envs} envs; {', '.join(map(str, nearest))} would"
+            f"{self.rollout_length} steps of {envs} envs; {', '.join(map(str, nearest))} would"
         )
 
     def policy(self, spec: EnvSpec) -> ActorCriticPolicy:

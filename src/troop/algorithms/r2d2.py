@@ -40,7 +40,7 @@ class R2D2Config:
 
     renamed_fields: ClassVar[dict[str, str]] = {"target_period": "target_update_period"}  # of older runs
 
-    length: int = bounded(120, low=1, high=10_000)
+    sequence_length: int = bounded(120, low=1, high=10_000)
     """Steps per sequence, including the burn-in: 40 and 80 in the paper."""
     overlap: int = bounded(80, low=0, high=10_000)
     """Steps that a sequence shares with the one before it, including the burn-in; the paper's sequences of 80
@@ -84,7 +84,7 @@ class R2D2Config:
     @property
     def experience(self) -> SequenceSpec:
         """Overlapping sequences."""
-        return SequenceSpec(self.length, self.overlap, self.burn_in, self.gamma)
+        return SequenceSpec(self.sequence_length, self.overlap, self.burn_in, self.gamma)
 
     @property
     def exploration(self) -> Exploration:
@@ -93,10 +93,10 @@ class R2D2Config:
 
     def unsupported_reason(self, spec: EnvSpec) -> str | None:
         """Require discrete actions, vector or image observations, and burn-in <= overlap < length."""
-        if not self.burn_in <= self.overlap < self.length:
+        if not self.burn_in <= self.overlap < self.sequence_length:
             return (
                 f"the burn-in of {self.burn_in} steps must be at most the overlap, {self.overlap}, and that "
-                f"below the length of a sequence, {self.length}"
+                f"below the length of a sequence, {self.sequence_length}"
             )
         return discrete_control_reason(spec, self.net, False, joins_vectors=True)
 

@@ -48,7 +48,7 @@ class SACGRUConfig:
     """Discount factor."""
     n_step: int = bounded(1, low=1, high=64)
     """Steps of reward before the bootstrap; fewer at the end of a sequence."""
-    length: int = bounded(64, low=1, high=100_000)
+    sequence_length: int = bounded(64, low=1, high=100_000)
     """Steps of a sequence, burn-in included."""
     burn_in: int = bounded(16, low=0)
     """First steps of a sequence, which only bring the recurrent states up to date."""
@@ -107,7 +107,7 @@ class SACGRUConfig:
     def experience(self) -> SequenceSpec:
         """Sequences of `length` steps, with scaled rewards if `normalize_rewards` is set."""
         scale = MAX_RETURN if self.normalize_rewards else None
-        return SequenceSpec(self.length, self.overlap, self.burn_in, self.gamma, scale)
+        return SequenceSpec(self.sequence_length, self.overlap, self.burn_in, self.gamma, scale)
 
     @property
     def exploration(self) -> Exploration:
@@ -127,7 +127,9 @@ class SACGRUConfig:
         """Require continuous actions, vectors, log_std_min < log_std_max and burn-in <= overlap < length."""
         if self.log_std_min >= self.log_std_max:
             return f"log_std_min {self.log_std_min:g} is not below log_std_max {self.log_std_max:g}"
-        return sequence_reason(self.length, self.overlap, self.burn_in) or continuous_control_reason(spec)
+        return sequence_reason(self.sequence_length, self.overlap, self.burn_in) or continuous_control_reason(
+            spec
+        )
 
     def policy(self, spec: EnvSpec) -> SACGRUPolicy:
         """Build the policy alone, on the CPU."""

@@ -47,7 +47,7 @@ class TD3GRUConfig:
     """Discount factor."""
     n_step: int = bounded(1, low=1, high=64)
     """Steps of reward before the bootstrap; fewer at the end of a sequence."""
-    length: int = bounded(64, low=1, high=100_000)
+    sequence_length: int = bounded(64, low=1, high=100_000)
     """Steps of a sequence, burn-in included."""
     burn_in: int = bounded(16, low=0)
     """First steps of a sequence, which only bring the recurrent states up to date."""
@@ -106,7 +106,7 @@ class TD3GRUConfig:
     def experience(self) -> SequenceSpec:
         """Sequences of `length` steps, with scaled rewards if `normalize_rewards` is set."""
         scale = MAX_RETURN if self.normalize_rewards else None
-        return SequenceSpec(self.length, self.overlap, self.burn_in, self.gamma, scale)
+        return SequenceSpec(self.sequence_length, self.overlap, self.burn_in, self.gamma, scale)
 
     @property
     def exploration(self) -> Exploration:
@@ -126,7 +126,9 @@ class TD3GRUConfig:
         """Require continuous actions, vectors, std_min <= std_max and burn-in <= overlap < length."""
         if self.std_min > self.std_max:
             return f"std_min {self.std_min:g} is above std_max {self.std_max:g}"
-        return sequence_reason(self.length, self.overlap, self.burn_in) or continuous_control_reason(spec)
+        return sequence_reason(self.sequence_length, self.overlap, self.burn_in) or continuous_control_reason(
+            spec
+        )
 
     def policy(self, spec: EnvSpec) -> TD3GRUPolicy:
         """Build the policy alone, on the CPU."""

@@ -54,7 +54,7 @@ TERMS = (
 class UnrealConfig:
     """Hyperparameters; the defaults are those of the paper's Labyrinth experiments (appendix B)."""
 
-    length: int = bounded(20, low=1, high=100_000)
+    unroll_length: int = bounded(20, low=1, high=100_000)
     """Steps per trajectory."""
     gamma: float = bounded(0.99, low=0, high=1)
     """Discount per step."""
@@ -116,7 +116,7 @@ class UnrealConfig:
     @property
     def experience(self) -> TrajectorySpec:
         """Trajectories of `length` steps."""
-        return TrajectorySpec(self.length, self.gamma)
+        return TrajectorySpec(self.unroll_length, self.gamma)
 
     @property
     def exploration(self) -> Exploration:
@@ -200,7 +200,9 @@ class Unreal(LearnerState):
         self.channels = spec.obs[self.image].frame[0] if self.image else 0
         self.return_scale = Normalizer(1, eps=1e-4).to(device) if cfg.normalize_rewards else None
         uses_replay = bool(len(self.heads) or cfg.value_replay_coef)
-        self.replay = TrajectoryReplay(math.ceil(cfg.replay_length / cfg.length)) if uses_replay else None
+        self.replay = (
+            TrajectoryReplay(math.ceil(cfg.replay_length / cfg.unroll_length)) if uses_replay else None
+        )
         module = nn.ModuleList((self.policy, self.heads))
         config = OptimizerConfig(
             device, max_grad_norm=cfg.max_grad_norm, kind=cfg.optimizer, eps=cfg.eps, decay=cfg.decay

@@ -55,7 +55,12 @@ def advantages(rounds: int = 15) -> list[BenchResult]:
 def learner(device: str, compile: bool) -> PPO:
     """Return PPO with separate networks, one epoch and one minibatch per update."""
     config = PPOConfig(
-        length=32, epochs=1, minibatches=1, hidden=HIDDEN, normalize_observations=False, compile=compile
+        rollout_length=32,
+        epochs=1,
+        minibatches=1,
+        hidden=HIDDEN,
+        normalize_observations=False,
+        compile=compile,
     )
     spec = EnvSpec("bench", {"obs": Field((OBS_WIDTH,))}, Continuous(ACTIONS), ROWS // 32)
     return config.algorithm(spec, device=device)

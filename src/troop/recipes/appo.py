@@ -21,7 +21,7 @@ FRAMES = 200_000_000  # four per env step
 # Sample Factory 2, its preset for Atari games run asynchronously: rollouts of 128, four passes over four
 # minibatches of 256 steps.
 ATARI: dict[str, Any] = {
-    "length": 128,
+    "rollout_length": 128,
     "epochs": 4,
     "minibatches": 4,
     "lr": 2.5e-4,
@@ -33,7 +33,7 @@ ATARI: dict[str, Any] = {
 # RLlib's IMPACT: rollouts of 50, target network, clip 0.4, lambda 1, gradient norm 40.
 IMPACT_ATARI: dict[str, Any] = {
     "clip_against": "target",
-    "length": 50,
+    "rollout_length": 50,
     "epochs": 2,
     "clip": 0.4,
     "gae_lambda": 1.0,
@@ -46,7 +46,7 @@ IMPACT_ATARI: dict[str, Any] = {
     "normalize_rewards": False,
 }
 SMALL: dict[str, Any] = {
-    "length": 32,
+    "rollout_length": 32,
     "epochs": 2,
     "minibatches": 2,
     "gamma": 0.995,

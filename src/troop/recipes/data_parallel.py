@@ -22,7 +22,7 @@ DEFAULT_ENV = "CartPole-v1"
 # epochs of 2 minibatches, value clip, no advantage normalization, gradient norm 0.2, LSTM. Their rewards and
 # images are of one simulator; other images use the same values.
 PAPER: dict[str, Any] = {
-    "length": 128,
+    "rollout_length": 128,
     "epochs": 2,
     "minibatches": 2,
     "lr": 2.5e-4,

@@ -25,7 +25,7 @@ ATARI: dict[str, Any] = {"reward_clip": "abs_one", "anneal_steps": FRAMES // 4}
 # Small networks: Adam and means instead of sums, so that neither batch size nor length decides the step size;
 # rewards and observations are scaled, because those of the task are unknown.
 SMALL: dict[str, Any] = {
-    "length": 32,
+    "unroll_length": 32,
     "reduction": "mean",
     "optimizer": "adam",
     "lr": 1e-3,
@@ -88,7 +88,7 @@ def impala_deep(args: RecipeArgs) -> Experiment[Trajectory]:
 # with epsilon 0.01, entropy cost 6e-4, Nature CNN with 512 features; inputs: last action and clipped reward.
 # The learning rate falls to 0 over 30 million env steps, as in the example of its documentation.
 MONOBEAST: dict[str, Any] = {
-    "length": 80,
+    "unroll_length": 80,
     "optimizer": "rmsprop",
     "lr": 4.8e-4,
     "eps": 0.01,
@@ -104,7 +104,7 @@ MONOBEAST_STEPS = 30_000_000
 def monobeast(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return MonoBeast's defaults for images, and its shape with small networks for other tasks."""
     if envs.family(args.env or "Pong-v5") != "atari":
-        return with_last_step(impala("monobeast", args, {}, {"length": 80}))
+        return with_last_step(impala("monobeast", args, {}, {"unroll_length": 80}))
     return with_last_step(
         Experiment(
             with_threads(resolve_atari(args, 1), 1),

@@ -28,7 +28,7 @@ PAPER_ENVS, RANDOM_STEPS, REPLAY_STEPS = 8, 10_000, 1_000_000
 # penalty of `fasttd3` that keeps a deterministic actor out of saturation: without it 70 % of the actions of
 # Pendulum without velocities are saturated, and it returns -814 after 2,300 updates.
 SMALL: dict[str, Any] = {
-    "length": 16,
+    "sequence_length": 16,
     "burn_in": 4,
     "overlap": 8,
     "n_step": 3,
@@ -54,7 +54,7 @@ def paper_experiment(
 ) -> Experiment[Trajectory]:
     """Return the paper's values in a few envs, with one update per env step."""
     env, _ = resolve_env(args, DEFAULT_ENV, PAPER_ENVS)
-    new_steps = algorithm.length - algorithm.overlap
+    new_steps = algorithm.sequence_length - algorithm.overlap
     return Experiment(
         env,
         algorithm,

@@ -24,7 +24,7 @@ ATARI_STEPS = 10_000_000  # 40 million frames
 # follows the KL divergence, so that neither the scale of the task nor the length of the run decides it. With
 # gamma 0.99 LunarLander takes twice as long, with 0.999 HalfCheetah.
 SMALL: dict[str, Any] = {
-    "length": 64,
+    "rollout_length": 64,
     "epochs": 5,
     "minibatches": 8,
     "gamma": 0.995,
@@ -39,7 +39,7 @@ SMALL_ENVS = 64
 # Schulman et al. 2017, table 5, in the units of OpenAI's code: learning rate and clip range fall to 0 over
 # ten million env steps.
 ATARI: dict[str, Any] = {
-    "length": 128,
+    "rollout_length": 128,
     "epochs": 4,
     "minibatches": 4,
     "lr": 2.5e-4,
@@ -53,7 +53,7 @@ ATARI: dict[str, Any] = {
 # Rudin et al. 2022 and their code (rsl_rl): thousands of envs, short rollouts, a learning rate that follows
 # the KL divergence, gradients of actor and critic clipped separately. The value loss there is not halved.
 MASSIVE: dict[str, Any] = {
-    "length": 24,
+    "rollout_length": 24,
     "epochs": 5,
     "minibatches": 4,
     "lr": 1e-3,
@@ -71,7 +71,7 @@ MASSIVE: dict[str, Any] = {
 }
 # Mnih et al. 2016 with N synchronous envs, as in OpenAI's code: no clipping, one step per rollout.
 A2C: dict[str, Any] = {
-    "length": 5,
+    "rollout_length": 5,
     "epochs": 1,
     "minibatches": 1,
     "clip": 0.0,
@@ -94,7 +94,7 @@ def is_atari(args: RecipeArgs) -> bool:
 
 def with_divisible_minibatches(settings: dict[str, Any], envs: int) -> dict[str, Any]:
     """Return the settings with at most as many minibatches, into which a rollout of `envs` envs divides."""
-    rows = envs if settings.get("core", "none") != "none" else envs * settings["length"]
+    rows = envs if settings.get("core", "none") != "none" else envs * settings["rollout_length"]
     minibatches = next(n for n in range(min(settings["minibatches"], rows), 0, -1) if rows % n == 0)
     return settings | {"minibatches": minibatches}
 

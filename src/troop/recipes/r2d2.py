@@ -33,7 +33,7 @@ SEED_ATARI: dict[str, Any] = {"overlap": 40, "max_grad_norm": 80.0}
 # Small networks, found by measurement (docs/explanation/algorithms/r2d2.md). Episodes of small tasks are
 # short: sequences are, too, and each step is learned from once per sample.
 SMALL: dict[str, Any] = {
-    "length": 40,
+    "sequence_length": 40,
     "overlap": 8,
     "burn_in": 8,
     "gamma": 0.99,

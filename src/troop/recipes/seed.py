@@ -25,7 +25,7 @@ DEFAULT_ENV = "CartPole-v1"
 # Espeholt et al. 2019 and the authors' code, V-trace agent: T 100, B 32, means of losses, Adam 4.8e-4,
 # entropy 2.5e-4, deep residual network with an LSTM of 256 that reads the last step.
 PAPER: dict[str, Any] = {
-    "length": 100,
+    "unroll_length": 100,
     "reduction": "mean",
     "optimizer": "adam",
     "lr": 4.8e-4,

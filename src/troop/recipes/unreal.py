@@ -51,7 +51,7 @@ def unreal(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return A3C with the auxiliary tasks for Atari games, A2C with small networks for other tasks."""
     if envs.family(args.env or DEFAULT_ENV) == "atari":
         steps, config = FRAMES // 4, UnrealConfig(**ATARI)
-        rmsprop = SharedRMSPropConfig(lr=LR, anneal_updates=steps // config.length)
+        rmsprop = SharedRMSPropConfig(lr=LR, anneal_updates=steps // config.unroll_length)
         experiment = Experiment(
             with_threads(resolve_atari(args, 1), 1),
             config,

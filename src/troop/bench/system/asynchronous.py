@@ -25,7 +25,7 @@ from troop.systems import IMPALA, DataParallel, OnPolicy
 
 ENV, ENVS, BATCH_SIZE, LENGTH = "Pong-v5", 32, 16, 20
 FRAME = (4, 84, 84)
-REAL = ImpalaConfig(length=LENGTH, reward_clip="abs_one")
+REAL = ImpalaConfig(unroll_length=LENGTH, reward_clip="abs_one")
 ACTOR_COUNTS = {"processes": (1, 2, 4, 8, 16, 32), "ray": (1, 2, 4, 8, 16)}
 ENGINES: dict[str, AnyEngine] = {"processes": Processes(threads=1), "ray": Ray(threads=1)}
 WORKERS, SLOW_WORKER = 4, 3  # of the preemption

@@ -30,7 +30,7 @@ from troop.systems.components import make_policy
 
 ROW_SHAPE = (100,)  # 400 bytes of float32
 FRAME = (4, 84, 84)
-MLP = ImpalaConfig(length=20, hidden=(256, 256))
+MLP = ImpalaConfig(unroll_length=20, hidden=(256, 256))
 DEEP = FreeLearnerConfig(net="impala")
 RUNNER_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 LIGHT_RUNNERS, LIGHT_LIMIT_S = 200, 60.0

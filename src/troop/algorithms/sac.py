@@ -75,8 +75,8 @@ class SACConfig:
     (FlashSAC); 1 draws new noise in every step, which hardly moves a system with inertia; 0: a tenth of the
     time limit, in half of the envs."""
     noise_scale_max: float = bounded(1.0, low=1)
-    """Each episode samples its actions with the policy's standard deviation times a factor, drawn uniformly
-    from [1, noise_scale_max]: exploration that does not enter the targets of the critics."""
+    """Each episode samples its actions with the policy's standard deviation times a factor from
+    [1, noise_scale_max], its logarithm drawn uniformly: it explores without entering the targets."""
     random_steps: int = bounded(0, low=0)
     """Env steps, over all envs of a collector, with uniformly random actions before the policy acts. Systems
     that fix the exploration of each env (Ape-X, PQL) have none."""
@@ -153,7 +153,7 @@ class SACConfig:
     @property
     def exploration(self) -> Exploration:
         """The factor of the policy's standard deviation in each env: 1 samples from the policy itself."""
-        sampled = PerEpisodeUniform(1.0, self.noise_scale_max)
+        sampled = PerEpisodeUniform(1.0, self.noise_scale_max, logarithmic=True)
         return RandomStart(sampled, self.random_steps) if self.random_steps else sampled
 
     @property

@@ -64,14 +64,24 @@ class Exploration(Protocol):
 
 @dataclass(frozen=True)
 class PerEpisodeUniform(Exploration):
-    """A value drawn from [low, high] at the start of each episode and kept until it ends (FastTD3)."""
+    """A value drawn from [low, high] at the start of each episode and kept until it ends (FastTD3).
+
+    With `logarithmic` its logarithm is uniform: each factor of two between `low` and `high` is as frequent.
+    """
 
     low: float
     high: float
+    logarithmic: bool = False
 
     def initial(self, rows: int, device: torch.device) -> Tensor:
         """Draw a value for each env."""
-        return torch.rand(rows, device=device).mul_(self.high - self.low).add_(self.low)
+        return self._value(torch.rand(rows, device=device))
+
+    def _value(self, share: Tensor) -> Tensor:
+        """Return the value below which lies this share of the drawn ones."""
+        if self.logarithmic:
+            return self.low * (self.high / self.low) ** share
+        return share * (self.high - self.low) + self.low
 
     def update(self, values: Tensor, started: Tensor | None, env_steps: int) -> Tensor:
         """Draw new values where an episode starts."""
@@ -80,10 +90,9 @@ class PerEpisodeUniform(Exploration):
         return torch.where(started, self.initial(len(values), values.device), values)
 
     def per_env(self, rows: int, ladder: EpsilonLadder = PAPER_LADDER) -> tuple[float, ...]:
-        """Return equal steps from `low` to `high` (PQL's mixed noise); a single env has their mean."""
-        if rows == 1:
-            return ((self.low + self.high) / 2,)
-        return tuple(self.low + (self.high - self.low) * i / (rows - 1) for i in range(rows))
+        """Return equal steps from `low` to `high` (PQL's mixed noise); a single env has the middle."""
+        shares = torch.linspace(0, 1, rows, dtype=torch.float64) if rows > 1 else torch.tensor([0.5])
+        return tuple(self._value(shares).tolist())
 
 
 @dataclass(frozen=True)

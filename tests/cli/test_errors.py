@@ -116,6 +116,14 @@ def test_replay_larger_than_memory_is_rejected_with_both_sizes(capsys, tmp_path)
     assert "GB" in error and "1,000,000,000,000 rows" in error
 
 
+def test_doctor_estimates_both_replays_of_pql(capsys):
+    command = ["doctor", "--recipe", "pql", "--env", "Pendulum-v1", "--replay-capacity", "1000000"]
+    assert run(command) == 0
+    output = capsys.readouterr().out
+    assert "replay     1,000,000 rows x" in output
+    assert "policy     1,000,000 observations x 12 bytes = 0.012 GB" in output
+
+
 def test_doctor_estimates_the_replay_of_a_data_parallel_worker(capsys):
     assert run(["doctor", "--recipe", "fasttd3-ddp", "--env", "Pendulum-v1"]) == 0
     output, replays = capsys.readouterr().out, make_experiment("fasttd3-ddp", "Pendulum-v1").system.replays

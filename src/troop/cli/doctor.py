@@ -112,11 +112,13 @@ def _libraries() -> Iterator[str]:
 
 
 def _estimate(recipe: str, env: str, envs: int | None, device: str, capacity: int | None) -> Iterator[str]:
+    import torch
+
     from troop import api
     from troop.core.batch import TrajectorySpec
     from troop.env_memory import bytes_per_copy, count_copies
     from troop.replay.storage.ring import Layout
-    from troop.systems import SEED
+    from troop.systems import PQL, SEED
 
     experiment = api.make_experiment(recipe, env, envs, device)
     experiment.check()
@@ -130,6 +132,11 @@ def _estimate(recipe: str, env: str, envs: int | None, device: str, capacity: in
     total = rows * layout.row_bytes / 1e9
     store = "rollouts" if isinstance(experiment.algorithm.experience, TrajectorySpec) else "replay"
     yield f"{store:10} {rows:,} rows x {layout.row_bytes} bytes = {total:.3f} GB on {device}"
+    if isinstance(experiment.system, PQL):
+        observations = experiment.system.observation_capacity or rows
+        row_bytes = sum(torch.Size(field.shape).numel() * field.dtype.itemsize for field in spec.obs.values())
+        total = observations * row_bytes / 1e9
+        yield f"policy     {observations:,} observations x {row_bytes} bytes = {total:.3f} GB"
     if isinstance(experiment.system, SEED):
         yield from _central(experiment.system, experiment)
     training, evaluation = count_copies(experiment)

@@ -21,7 +21,7 @@ from troop.envs.atari_scores import human_normalized
 from troop.envs.registry import Env, resolve
 from troop.experiment import CONFIG_CLASSES, Experiment
 from troop.recipes import Recipe, RecipeArgs, find
-from troop.recipes.outside import find_algorithm, with_network
+from troop.recipes.user_recipe import find_algorithm, with_network
 from troop.roles.evaluator import OnStep, first_episodes
 from troop.runs.checkpoint import load_part
 from troop.runs.directory import RunDirectory, default_path

@@ -38,7 +38,7 @@ from troop.core.user_code import is_code_name, require_allowed
 from troop.env_memory import check_env_memory
 from troop.envs.gymnasium.user_envs import check_stored_env
 from troop.logs.console import Console
-from troop.nets.outside import check_stored_network
+from troop.nets.user_network import check_stored_network
 from troop.replay.prioritized import PriorityConfig
 from troop.replay.sequences import ServedReplay
 from troop.roles.learner import LearnerConfig

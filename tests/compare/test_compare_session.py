@@ -121,7 +121,7 @@ def test_failed_run_is_reported_with_its_reason_and_the_others_continue(make_ses
     output = capsys.readouterr().out
     assert f"{recipe} seed 1 failed: " in output and reason in output and "1 failed" in output
     assert started_runs(folder) == [f"{recipe}1", "good1"]
-    assert reason in ComparisonPlan.read(folder).last_attempt(recipe, 1).reason
+    assert reason in ComparisonPlan.read(folder).attempts(recipe, 1)[-1].reason
     runs = json.loads((folder / "results.json").read_text())["runs"]
     assert {run["recipe"]: run["status"] for run in runs} == {recipe: "failed", "good": "done"}
 
@@ -164,7 +164,7 @@ def test_seed_of_every_comparison_runs_before_the_next_seed_and_failures_stop_no
     ]
     output = capsys.readouterr().out
     assert "[3/5] Other-v0 good seed 1: starting (1 minute of training; at most 3m 00s for all" in output
-    assert ComparisonPlan.read(other).last_attempt("good", 1).outcome == "done"
+    assert ComparisonPlan.read(other).attempts("good", 1)[-1].outcome == "done"
 
 
 def call_when_written(path, function):
@@ -188,7 +188,7 @@ def test_signal_lets_the_child_save_and_starts_no_other_run(make_session, number
     assert first.run() == 3
     thread.join()
     assert started_runs(folder) == ["slow1"]
-    assert ComparisonPlan.read(folder).last_attempt("slow", 1).outcome == "stopped"
+    assert ComparisonPlan.read(folder).attempts("slow", 1)[-1].outcome == "stopped"
     output = capsys.readouterr().out
     assert "Not finished and left out: slow seed 1." in output
     assert "Not started and left out: good seed 1." in output

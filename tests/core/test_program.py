@@ -105,10 +105,3 @@ def test_exception_inside_a_host_context_restores_the_previous_host():
         program.add("a", Peer, Ref("missing"))
     program.add("b", Peer)
     assert node_names(program) == {"b": ["b"]}
-
-
-def test_threads_are_set_by_node_name():
-    program = Program("p")
-    program.add("learner", Peer)
-    program.set_threads("learner", threads=3)
-    assert program.nodes["learner"].threads == 3

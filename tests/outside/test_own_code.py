@@ -19,7 +19,7 @@ from troop.cli.main import run
 from troop.core.env import Discrete, EnvSpec, Field
 from troop.core.errors import BadInput
 from troop.experiment import Experiment
-from troop.nets.outside import OutsideNetwork
+from troop.nets.user_network import UserNetwork
 from troop.systems.components import make_policy
 
 SHORT = ["--envs", "4", "--evaluation.episodes", "2", "--evaluation.max-episode-steps", "20"]
@@ -144,7 +144,7 @@ def test_network_of_a_user_replaces_layers_of_actor_critics_and_r2d2(munchausen,
     env_config = dataclasses.replace(experiment.env, last_step=last_step)
     assert experiment.algorithm.unsupported_reason(env_config.spec) is None
     policy = experiment.algorithm.policy(env_config.spec)
-    users = [module for module in policy.modules() if isinstance(module, OutsideNetwork)]
+    users = [module for module in policy.modules() if isinstance(module, UserNetwork)]
     separate = recipe in ("ppo", "a3c", "impala", "appo") and env == "gym:CartPole-v1"
     assert len(users) == (2 if separate else 1)  # actor and critic, or the layers before heads or core
     step = env_config.make(0).reset(0)

@@ -8,7 +8,13 @@ import torch
 from troop.core.algorithm import UpdateResult
 from troop.core.batch import Trajectory, Transition
 from troop.roles import auto_compile, cache_filler
-from troop.roles.auto_compile import MEASUREMENT_UPDATES, WARM_UP, AutoCompile, AutoCompiler, trimmed_mean
+from troop.roles.auto_compile import (
+    MEASUREMENT_UPDATES,
+    WARM_UP,
+    AutoCompileConfig,
+    AutoCompiler,
+    trimmed_mean,
+)
 from troop.roles.cache_filler import CacheFiller, batch_like, describe_batch
 
 WINDOW = WARM_UP + MEASUREMENT_UPDATES
@@ -46,7 +52,7 @@ class FakePreparation:
 
 
 def compiler(learner, minutes=10.0, **preparation):
-    config = AutoCompile({}, minutes)
+    config = AutoCompileConfig({}, minutes)
     return AutoCompiler(
         learner, config, [], lambda: learner.now, lambda *_: FakePreparation(learner, **preparation)
     )
@@ -140,7 +146,7 @@ def test_an_algorithm_that_cannot_be_sent_to_another_process_is_compiled_here():
         raise TypeError("not JSON")
 
     learner = FakeLearner()
-    made = AutoCompiler(learner, AutoCompile({}, None), [], lambda: learner.now, refuse)
+    made = AutoCompiler(learner, AutoCompileConfig({}, None), [], lambda: learner.now, refuse)
     run(made, learner, WINDOW)
     assert made.phase == "check" and learner.compiled
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from troop.core.algorithm import Policy, PolicyOutput
-from troop.core.batch import State, Trajectory
+from troop.core.batch import State, Trajectory, select_state
 from troop.core.env import ACTION_MASK, PRIVILEGED, Continuous, EnvSpec, Obs
 from troop.functional.distributions import Categorical, DiagonalGaussian, Distribution
 from troop.nets.actor_critic import ActorCritic, ActorCriticConfig
@@ -121,11 +120,3 @@ def evaluate_trajectory(policy: ActorCriticPolicy, batch: Trajectory) -> tuple[T
         started = torch.zeros(1, len(batch.final_index), dtype=torch.bool, device=values.device)
         _, final_values, _ = policy(batch.final_obs, state, started)
     return outputs[: steps * streams], values.view(steps + 1, streams), final_values
-
-
-def select_state(state: State, index: Tensor) -> State:
-    """Return the rows `index` of a recurrent state; None if there is none."""
-    if state is None:
-        return None
-    selected: State = pytree.tree_map(lambda x: x[index], state)
-    return selected

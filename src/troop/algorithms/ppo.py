@@ -15,14 +15,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from troop.algorithms.actor_critic_policy import ActorCriticPolicy, evaluate_trajectory, select_state
+from troop.algorithms.actor_critic_policy import ActorCriticPolicy, evaluate_trajectory
 from troop.algorithms.optim.learner_state import LearnerState
 from troop.algorithms.optim.optimizer import OptimizerConfig, OptimizerKind
 from troop.algorithms.optim.statistics import merge_batch
 from troop.algorithms.optim.value_and_grad import value_and_grad
 from troop.algorithms.requirements import action_mask_reason, observation_reason
 from troop.core.algorithm import UpdateResult
-from troop.core.batch import State, Trajectory, TrajectorySpec
+from troop.core.batch import State, Trajectory, TrajectorySpec, select_state
 from troop.core.config import bounded
 from troop.core.env import EnvSpec, Obs
 from troop.core.exploration import Exploration, LinearSchedule

@@ -6,7 +6,7 @@ import torch
 
 from troop.core.env import ACTION_MASK, PRIVILEGED, Continuous, Discrete, EnvSpec
 from troop.nets.cnn import TORSOS, default_torso, unsupported_image_reason
-from troop.nets.outside import unknown_network_reason
+from troop.nets.user_network import unknown_network_reason
 
 MAX_CHOICES = 4096  # actions for which a Q-network has an output each
 ANY_ACTIONS = "PPO, A2C, A3C, IMPALA, APPO and UNREAL"  # algorithms that take every kind of action

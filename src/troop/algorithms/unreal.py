@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from troop.algorithms.actor_critic_policy import ActorCriticPolicy, select_state
+from troop.algorithms.actor_critic_policy import ActorCriticPolicy
 from troop.algorithms.optim.learner_state import LearnerState
 from troop.algorithms.optim.optimizer import OptimizerConfig, OptimizerKind
 from troop.algorithms.optim.statistics import merge_batch
@@ -23,7 +23,7 @@ from troop.algorithms.optim.value_and_grad import value_and_grad
 from troop.algorithms.requirements import action_mask_reason, observation_reason
 from troop.algorithms.trajectory_replay import RewardSample, TrajectoryReplay
 from troop.core.algorithm import UpdateResult
-from troop.core.batch import Trajectory, TrajectorySpec
+from troop.core.batch import Trajectory, TrajectorySpec, select_state
 from troop.core.config import bounded
 from troop.core.env import Discrete, EnvSpec
 from troop.core.exploration import Exploration, LinearSchedule

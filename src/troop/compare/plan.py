@@ -67,10 +67,6 @@ class ComparisonPlan:
         """Yield every (recipe, seed), seed by seed, so that a comparison stopped early has all recipes."""
         return ((recipe, seed) for seed in range(1, self.seeds + 1) for recipe in self.recipes)
 
-    def last_attempt(self, recipe: str, seed: int) -> Attempt | None:
-        """Return the newest attempt of a run, or None."""
-        return next(reversed(self.attempts(recipe, seed)), None)
-
     def attempts(self, recipe: str, seed: int) -> list[Attempt]:
         """Return all attempts of a run, oldest first."""
         return [attempt for attempt in self.history if (attempt.recipe, attempt.seed) == (recipe, seed)]

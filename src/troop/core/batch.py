@@ -147,7 +147,7 @@ class Trajectory:
             started=self.started[:, index],
             final_obs={name: x[kept] for name, x in self.final_obs.items()},
             final_index=(step * len(index) + column)[kept],
-            state=pytree.tree_map_only(Tensor, lambda x: x[index], self.state),
+            state=select_state(self.state, index),
             extras={name: x[:, index] for name, x in self.extras.items()},
             **{name: None if x is None else x[index.to(x.device)] for name, x in self._per_stream().items()},
         )
@@ -195,6 +195,14 @@ def join_trajectories(parts: list[Trajectory]) -> Trajectory:
 def _join_optional(tensors: list[Tensor | None]) -> Tensor | None:
     present = [x for x in tensors if x is not None]
     return torch.cat(present) if len(present) == len(tensors) else None
+
+
+def select_state(state: State, index: Tensor) -> State:
+    """Return the rows `index` of a recurrent state; None if there is none."""
+    if state is None:
+        return None
+    selected: State = pytree.tree_map(lambda x: x[index], state)
+    return selected
 
 
 def _join_states(states: list[State]) -> State:

@@ -136,10 +136,6 @@ class Program:
         """Report the ratio as the metric `ratio/<name>` and on the panel."""
         self.ratios.append(ratio)
 
-    def set_threads(self, name: str, threads: int) -> None:
-        """Set the number of CPU threads of the node's host."""
-        self.nodes[name].threads = threads
-
     @contextmanager
     def host(self, name: str) -> Iterator[None]:
         """Nodes added in this context share one thread: they call each other directly, without copies."""

@@ -12,7 +12,7 @@ from troop.core.numpy_env import NumPyEnv, NumPyObs, NumPyStep
 LAST_ACTION, LAST_REWARD = "last_action", "last_reward"
 
 
-def with_last_step(spec: EnvSpec) -> EnvSpec:
+def last_step_spec(spec: EnvSpec) -> EnvSpec:
     """Return the spec with both observations: the action as a one-hot or as it is, the reward clipped."""
     size = spec.action.size if isinstance(spec.action, Continuous) else spec.action.choices
     extra = {LAST_ACTION: Field((size,)), LAST_REWARD: Field((1,))}
@@ -38,7 +38,7 @@ class LastStepEnv:
     """A NumPyEnv whose observations contain the action and reward that led to them; 0 at episode starts."""
 
     def __init__(self, env: NumPyEnv) -> None:
-        self.env, self.spec = env, with_last_step(env.spec)
+        self.env, self.spec = env, last_step_spec(env.spec)
         self.notes: list[str] = getattr(env, "notes", [])
         self._action: np.ndarray | None = None
 

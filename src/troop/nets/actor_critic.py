@@ -13,8 +13,8 @@ from torch.nn import functional
 from troop.nets.activations import Activation, activate
 from troop.nets.encoder import Inputs, ObservationEncoder
 from troop.nets.mlp import MLP
-from troop.nets.outside import OutsideNetwork
 from troop.nets.recurrent import Core, CoreState, RecurrentCore
+from troop.nets.user_network import UserNetwork
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ActorCriticConfig:
     activation: Activation = "tanh"
     core: Core = "none"
     core_size: int = 128
-    torso: str = "auto"  # of nets/cnn.py, or `module:function` of a user (nets/outside.py)
+    torso: str = "auto"  # of nets/cnn.py, or `module:function` of a user (nets/user_network.py)
     torso_features: int = 512
 
 
@@ -54,10 +54,10 @@ class ActorCritic(nn.Module):
         outside = ":" in config.torso
         self.encoder = ObservationEncoder(shapes, "mlp" if outside else config.torso)
         self.shared_layer: nn.Linear | None = None
-        self.body: OutsideNetwork | None = None
+        self.body: UserNetwork | None = None
         features = self.encoder.features
         if outside and (self.encoder.images or config.core != "none"):
-            self.body = OutsideNetwork(config.torso, self.encoder.main_shape, config.torso_features)
+            self.body = UserNetwork(config.torso, self.encoder.main_shape, config.torso_features)
             beside = self.encoder.columns if self.encoder.images else 0
             features, hidden = config.torso_features + beside, () if self.encoder.images else hidden[1:]
         elif self.encoder.images:
@@ -70,16 +70,16 @@ class ActorCritic(nn.Module):
         if config.core != "none":
             self.core, features = RecurrentCore(config.core, features, config.core_size), config.core_size
 
-        def head(inputs: int, count: int) -> MLP | OutsideNetwork:
+        def head(inputs: int, count: int) -> MLP | UserNetwork:
             if outside and self.body is None:
-                return OutsideNetwork(config.torso, (inputs,), count)
+                return UserNetwork(config.torso, (inputs,), count)
             return MLP(inputs, hidden, count, activation=config.activation)
 
         self.actor, self.critic = head(features, outputs), head(features + privileged, 1)
         self._initialize()
 
     def _initialize(self) -> None:
-        own = [module for module in self.children() if not isinstance(module, OutsideNetwork)]
+        own = [module for module in self.children() if not isinstance(module, UserNetwork)]
         for module in (part for child in own for part in child.modules()):
             if isinstance(module, nn.Linear | nn.Conv2d):
                 nn.init.orthogonal_(module.weight, math.sqrt(2))

@@ -7,11 +7,11 @@ from typing import Literal
 
 from troop.nets.activations import Activation
 from troop.nets.mlp import MLP
-from troop.nets.outside import OutsideNetwork, unknown_network_reason
 from troop.nets.simba import Simba
+from troop.nets.user_network import UserNetwork, unknown_network_reason
 
 NetworkKind = Literal["mlp", "simbav2", "simbav2_port"] | str
-"""An architecture of Troop, or `module:function` of your own one (nets/outside.py)."""
+"""An architecture of Troop, or `module:function` of your own one (nets/user_network.py)."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class NetworkConfig:
     activation: Activation = "relu"
     kind: NetworkKind = "mlp"
 
-    def build(self, inputs: int, outputs: int, copies: int | None = None) -> MLP | Simba | OutsideNetwork:
+    def build(self, inputs: int, outputs: int, copies: int | None = None) -> MLP | Simba | UserNetwork:
         """Return a new network, or an ensemble of `copies` independent networks."""
         if ":" in self.kind:
-            return OutsideNetwork(self.kind, (inputs,), outputs, copies)
+            return UserNetwork(self.kind, (inputs,), outputs, copies)
         if self.kind == "mlp":
             return MLP(inputs, self.hidden, outputs, self.layer_norm, copies, self.activation)
         return Simba(inputs, self.hidden[0], len(self.hidden), outputs, copies, self.kind == "simbav2_port")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from troop.nets.encoder import Inputs, ObservationEncoder
 from troop.nets.mlp import MLP
 from troop.nets.noisy import Noise, NoisyMLP
-from troop.nets.outside import OutsideNetwork
+from troop.nets.user_network import UserNetwork
 
 DUELING_GRADIENT_SCALE = 1 / math.sqrt(2)
 
@@ -44,9 +44,9 @@ class QNetwork(nn.Module):
         self.noisy, outputs = sigma0 > 0, actions * max(atoms, 1)
         named = shapes if isinstance(shapes, Mapping) else {"": shapes}
         self.encoder = ObservationEncoder(named, "mlp" if ":" in torso else torso)
-        self.outside: OutsideNetwork | None = None
+        self.outside: UserNetwork | None = None
         if ":" in torso:
-            self.outside = OutsideNetwork(torso, self.encoder.main_shape, outputs)
+            self.outside = UserNetwork(torso, self.encoder.main_shape, outputs)
             return
         self.register_load_state_dict_pre_hook(_rename_torso)  # type: ignore[no-untyped-call]
         features = self.encoder.features

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from troop.nets.encoder import Inputs, ObservationEncoder
 from troop.nets.mlp import MLP
-from troop.nets.outside import OutsideNetwork
 from troop.nets.recurrent import CoreState, RecurrentCore
+from troop.nets.user_network import UserNetwork
 
 FORGET_BIAS = 1.0  # initial bias of the LSTM's forget gate
 
@@ -37,9 +37,9 @@ class RecurrentQNetwork(nn.Module):
         outside = ":" in torso
         self.encoder = ObservationEncoder(shapes, "mlp" if outside else torso)
         images, columns = self.encoder.image_features, self.encoder.columns
-        self.body: OutsideNetwork | None = None
+        self.body: UserNetwork | None = None
         if outside:
-            self.body = OutsideNetwork(torso, self.encoder.main_shape, features)
+            self.body = UserNetwork(torso, self.encoder.main_shape, features)
         else:
             self.layer = nn.Linear(images or columns, features)
         self.core = RecurrentCore("lstm", features + (columns if images else 0), core_size)

@@ -23,8 +23,8 @@ from troop.recipes import (
     simbav2,
     unreal,
 )
-from troop.recipes.outside import load_recipe
 from troop.recipes.recipe import Recipe, RecipeArgs
+from troop.recipes.user_recipe import load_recipe
 
 _MODULES = (
     fast_td3,

@@ -64,7 +64,7 @@ def impala(
     )
 
 
-def with_last_step(experiment: Experiment[Trajectory]) -> Experiment[Trajectory]:
+def reading_last_step(experiment: Experiment[Trajectory]) -> Experiment[Trajectory]:
     """Return the experiment whose networks also read the last action and the last reward."""
     return dataclasses.replace(experiment, env=dataclasses.replace(experiment.env, last_step=True))  # type: ignore[type-var]
 
@@ -76,7 +76,8 @@ def impala_shallow(args: RecipeArgs) -> Experiment[Trajectory]:
 
 def impala_lstm(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return IMPALA with an LSTM of 256 units, 128 in small networks, that reads the last step."""
-    return with_last_step(impala("impala-lstm", args, {"core": "lstm"}, {"core": "lstm", "core_size": 128}))
+    memory = {"core": "lstm"}
+    return reading_last_step(impala("impala-lstm", args, memory, {**memory, "core_size": 128}))
 
 
 def impala_deep(args: RecipeArgs) -> Experiment[Trajectory]:
@@ -104,8 +105,8 @@ MONOBEAST_STEPS = 30_000_000
 def monobeast(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return MonoBeast's defaults for images, and its shape with small networks for other tasks."""
     if envs.family(args.env or "Pong-v5") != "atari":
-        return with_last_step(impala("monobeast", args, {}, {"unroll_length": 80}))
-    return with_last_step(
+        return reading_last_step(impala("monobeast", args, {}, {"unroll_length": 80}))
+    return reading_last_step(
         Experiment(
             with_threads(resolve_atari(args, 1), 1),
             ImpalaConfig(**MONOBEAST, anneal_steps=MONOBEAST_STEPS),

@@ -13,7 +13,7 @@ from troop.engines.runtime import cores
 from troop.experiment import Experiment
 from troop.recipes.cpu import MAX_UPDATES_PER_STEP, PRIORITY
 from troop.recipes.env import learner_threads, resolve_env, with_threads
-from troop.recipes.impala import with_last_step
+from troop.recipes.impala import reading_last_step
 from troop.recipes.recipe import Recipe, RecipeArgs
 from troop.roles.update_schedule import UpdateSchedule
 from troop.systems import Sync
@@ -95,16 +95,16 @@ def cpu_experiment(
 def td3_gru(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return the paper's values on a GPU, small networks on a CPU; both see the last action and reward."""
     if args.on_cpu:
-        return with_last_step(cpu_experiment("td3-gru", args, TD3GRUConfig(**SMALL_TD3)))
-    return with_last_step(paper_experiment("td3-gru", args, TD3GRUConfig(random_steps=RANDOM_STEPS)))
+        return reading_last_step(cpu_experiment("td3-gru", args, TD3GRUConfig(**SMALL_TD3)))
+    return reading_last_step(paper_experiment("td3-gru", args, TD3GRUConfig(random_steps=RANDOM_STEPS)))
 
 
 def sac_gru(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return the paper's values on a GPU, small networks on a CPU; both see the last action and reward."""
     if args.on_cpu:
-        return with_last_step(cpu_experiment("sac-gru", args, SACGRUConfig(**SMALL_SAC)))
+        return reading_last_step(cpu_experiment("sac-gru", args, SACGRUConfig(**SMALL_SAC)))
     algorithm = SACGRUConfig(random_steps=RANDOM_STEPS)
-    return with_last_step(paper_experiment("sac-gru", args, algorithm))
+    return reading_last_step(paper_experiment("sac-gru", args, algorithm))
 
 
 RECIPES = [

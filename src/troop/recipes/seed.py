@@ -14,7 +14,7 @@ from troop.engines.runtime import cores
 from troop.experiment import Experiment
 from troop.recipes.cpu import PRIORITY, with_auto_compile
 from troop.recipes.env import resolve_atari, resolve_env, with_threads
-from troop.recipes.impala import FRAMES, MONOBEAST, MONOBEAST_STEPS, SMALL, with_last_step
+from troop.recipes.impala import FRAMES, MONOBEAST, MONOBEAST_STEPS, SMALL, reading_last_step
 from troop.recipes.recipe import Recipe, RecipeArgs
 from troop.recipes.sac import cpu_algorithm
 from troop.replay.prioritized import PriorityConfig
@@ -63,7 +63,7 @@ def seed_vtrace(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return the paper's values for Atari games, small networks for other tasks."""
     if envs.family(args.env or DEFAULT_ENV) != "atari":
         return small("seed-vtrace", args, {})
-    return with_last_step(
+    return reading_last_step(
         Experiment(
             with_threads(resolve_atari(args, 16), 1),
             ImpalaConfig(**PAPER),
@@ -79,8 +79,8 @@ def seed_vtrace(args: RecipeArgs) -> Experiment[Trajectory]:
 def polybeast(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return PolyBeast's defaults for Atari games, its shape with small networks for other tasks."""
     if envs.family(args.env or "Pong-v5") != "atari":
-        return with_last_step(small("polybeast", args, {}))
-    return with_last_step(
+        return reading_last_step(small("polybeast", args, {}))
+    return reading_last_step(
         Experiment(
             with_threads(resolve_atari(args, 1), 1),
             ImpalaConfig(**POLYBEAST, anneal_steps=MONOBEAST_STEPS),

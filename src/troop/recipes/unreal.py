@@ -12,7 +12,7 @@ from troop.engines import Inline, Processes
 from troop.engines.runtime import cores
 from troop.experiment import Experiment
 from troop.recipes.env import learner_threads, resolve_atari, resolve_env, with_threads
-from troop.recipes.impala import with_last_step
+from troop.recipes.impala import reading_last_step
 from troop.recipes.recipe import Recipe, RecipeArgs
 from troop.roles.parameter_server import SharedRMSPropConfig
 from troop.systems import A3C, OnPolicy
@@ -72,7 +72,7 @@ def unreal(args: RecipeArgs) -> Experiment[Trajectory]:
             device=args.device,
             recipe="unreal",
         )
-    return with_last_step(experiment)
+    return reading_last_step(experiment)
 
 
 RECIPES = [

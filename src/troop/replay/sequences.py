@@ -112,11 +112,6 @@ class SequenceReplay:
             return 0.0
         return float((self.steps - self.steps_before[self.sampled_ids % self.capacity]).mean())
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated."""
-        return sum(x.nbytes for x in self.arrays.values())
-
     def add(self, sequences: Trajectory, /) -> None:
         """Copy the sequences, with their initial priorities or, without them, the largest one so far."""
         if len(sequences.final_index) or sequences.length != self.experience.length:

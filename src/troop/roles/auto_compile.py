@@ -27,7 +27,7 @@ Phase = Literal["measure", "prepare", "check", "done"]
 
 
 @dataclass(frozen=True)
-class AutoCompile:
+class AutoCompileConfig:
     """What an AutoCompiler needs to know of a run."""
 
     learner: dict[str, Any]  # how another process builds the same learner, see CacheFiller
@@ -57,7 +57,7 @@ class AutoCompiler:
     def __init__(
         self,
         algorithm: Algorithm[Any],
-        config: AutoCompile | None,
+        config: AutoCompileConfig | None,
         notes: list[str],
         clock: Callable[[], float] = time.monotonic,
         prepare: Callable[[dict[str, Any], Any], Preparation] = CacheFiller,

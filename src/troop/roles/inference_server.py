@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from troop.core.algorithm import Policy, PolicyOutput
-from troop.core.batch import Rollout, State, Trajectory
+from troop.core.batch import Rollout, State, Trajectory, select_state
 from troop.core.env import EnvSpec, Obs, Step
 from troop.core.errors import BadInput
 from troop.core.exploration import Exploration
@@ -159,7 +159,7 @@ class InferenceServer:
 
     def _act(self, ids: Tensor, step: Step) -> PolicyOutput:
         self._record(ids, step)
-        state = select_rows(self.state, ids)
+        state = select_state(self.state, ids)
         explore, obs, moved = self.explore[ids], step.obs, state
         if self.device.type != "cpu":
             explore, moved = explore.to(self.device), move(state, self.device)
@@ -200,7 +200,7 @@ class InferenceServer:
             mask[ids] = started
         self.explore = self.exploration.update(self.explore, mask, self.env_steps)
         if self.state is not None and any_started:
-            state = move(select_rows(self.state, ids), self.device)
+            state = move(select_state(self.state, ids), self.device)
             self._write_state(ids, move(self.policy.reset_state(state, started), "cpu"))
 
     def gauges(self) -> Metrics:
@@ -229,14 +229,6 @@ def move(value: T, device: torch.device | str) -> T:
     """Return nested tensors on `device`, themselves if they are there."""
     moved: T = pytree.tree_map_only(Tensor, lambda x: x.to(device), value)
     return moved
-
-
-def select_rows(state: State, ids: Tensor) -> State:
-    """Return the rows `ids` of a recurrent state; None if there is none."""
-    if state is None:
-        return None
-    rows: State = pytree.tree_map(lambda x: x[ids], state)
-    return rows
 
 
 def select_step(step: Step, rows: Tensor) -> Step:

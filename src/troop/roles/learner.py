@@ -16,7 +16,7 @@ from troop.core.errors import TrainingFault
 from troop.core.flow import PrioritizedSource, Source, WeightSink, WeightSource
 from troop.core.remote import Prefetch, send
 from troop.core.role import Metrics
-from troop.roles.auto_compile import AutoCompile, AutoCompiler
+from troop.roles.auto_compile import AutoCompileConfig, AutoCompiler
 from troop.roles.weights import WeightReader
 
 MAX_CONSECUTIVE_SKIPS = 10  # updates skipped for a non-finite loss or gradient before the run fails
@@ -66,7 +66,7 @@ class Learner(Generic[Batch]):
         config: LearnerConfig,
         device: str = "cpu",
         peer: PeerWeights | None = None,
-        compilation: AutoCompile | None = None,
+        compilation: AutoCompileConfig | None = None,
     ) -> None:
         self.algorithm, self.source, self.weights, self.config = algorithm, source, weights, config
         self.device, self.peer = torch.device(device), peer

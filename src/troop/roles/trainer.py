@@ -12,7 +12,7 @@ from troop.core.batch import Trajectory, Transition
 from troop.core.exploration import Exploration
 from troop.core.flow import PrioritizedSource, Recorder, Store
 from troop.core.role import Checkpointable, Metrics
-from troop.roles.auto_compile import AutoCompile, AutoCompiler
+from troop.roles.auto_compile import AutoCompileConfig, AutoCompiler
 from troop.roles.collector import Collector, EnvFactory
 from troop.roles.learner import check_consecutive_skips
 from troop.roles.update_schedule import UpdatePace, UpdateSchedule
@@ -40,7 +40,7 @@ class Trainer(Generic[Recorded, Batch]):
         schedule: UpdateSchedule,
         save_replay: bool = True,
         replay_name: str = "replay",
-        compilation: AutoCompile | None = None,
+        compilation: AutoCompileConfig | None = None,
     ) -> None:
         self.algorithm, self.replay, self.schedule = algorithm, replay, schedule
         self.pace = UpdatePace(schedule)

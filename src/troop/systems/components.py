@@ -26,7 +26,7 @@ from troop.replay.recorders.sequences import InitialPriority, VectorSequenceReco
 from troop.replay.recorders.trajectories import TrajectoryRecorder
 from troop.replay.sequences import SequenceReplay, SequenceReplaySize
 from troop.replay.uniform import ReplaySize, UniformReplay
-from troop.roles.auto_compile import AutoCompile
+from troop.roles.auto_compile import AutoCompileConfig
 from troop.roles.collector import Collector, EnvFactory
 from troop.roles.data_parallel import DataParallelTrainer
 from troop.roles.evaluator import Evaluator
@@ -128,7 +128,7 @@ def auto_compile(
     settings: RunSettings,
     device: str,
     method: Literal["algorithm", "critic_learner", "actor_learner"] = "algorithm",
-) -> AutoCompile | None:
+) -> AutoCompileConfig | None:
     """Return how the learner that `method` builds is compiled during training; None if it is not.
 
     That is the case with `compile = "auto"` on a CPU, unless the run is to be deterministic: the decision
@@ -138,7 +138,7 @@ def auto_compile(
     if not automatic or settings.deterministic or torch.device(device).type != "cpu":
         return None
     learner = {"algorithm": encode(algorithm), "env": encode(env), "method": method, "device": device}
-    return AutoCompile(learner, settings.minutes)
+    return AutoCompileConfig(learner, settings.minutes)
 
 
 class Membership(NamedTuple):
@@ -179,7 +179,7 @@ class ActorConfig:
     device: str = "cpu"
 
 
-def sequence_priority(algorithm: AlgorithmConfig[Any]) -> InitialPriority | None:
+def initial_sequence_priority(algorithm: AlgorithmConfig[Any]) -> InitialPriority | None:
     """Return how the algorithm computes initial priorities of sequences; None if it does not."""
     return algorithm.initial_priority if isinstance(algorithm, PrioritizesSequences) else None
 
@@ -192,7 +192,7 @@ def make_recorder(
     if isinstance(experience, TrajectorySpec):
         return TrajectoryRecorder(env.envs, experience, first_stream)
     if isinstance(experience, SequenceSpec):
-        priority = sequence_priority(algorithm) if config.actor_priorities else None
+        priority = initial_sequence_priority(algorithm) if config.actor_priorities else None
         return VectorSequenceRecorder(env.envs, experience, first_stream, priority)
     windows = experience.within_time_limit(env.spec.episode_limit)
     values = policy if config.actor_priorities else None

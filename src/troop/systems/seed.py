@@ -34,6 +34,7 @@ from troop.systems.components import (
     MakeLearner,
     add_evaluator,
     auto_compile,
+    initial_sequence_priority,
     make_policy,
     make_replay,
     make_sequence_replay,
@@ -41,7 +42,6 @@ from troop.systems.components import (
     replay_experience,
     rows_per_env,
     seeded_learner,
-    sequence_priority,
 )
 from troop.systems.devices import parse_devices
 
@@ -181,5 +181,7 @@ def make_env_recorder(
     if isinstance(experience, NStep):
         return EnvRowRecorder(envs, CHUNK_LENGTH, first_stream)
     if isinstance(experience, SequenceSpec):
-        return SequenceRecorder(envs, experience, sequence_priority(algorithm) if priorities else None)
+        return SequenceRecorder(
+            envs, experience, initial_sequence_priority(algorithm) if priorities else None
+        )
     return UnrollRecorder(envs, experience)

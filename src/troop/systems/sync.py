@@ -29,11 +29,11 @@ from troop.systems.components import (
     add_evaluator,
     add_trainer_node,
     auto_compile,
+    initial_sequence_priority,
     make_replay,
     make_sequence_replay,
     replay_experience,
     rows_per_env,
-    sequence_priority,
 )
 
 MAX_RECORDED_ACTIONS = 2**26  # numbers kept to replay the actions of a resumed run: 256 MB of float32
@@ -128,7 +128,7 @@ class Sync:
             replay = build(make_replay, spec, experience, rows, self.priority, seed, device, peers)
             return build(StepRecorder, env.envs), replay
         size = SequenceReplaySize(self.replay_capacity, self.learning_starts * env.envs, self.replay_dir)
-        priority = sequence_priority(algorithm) if self.priority.alpha else None
+        priority = initial_sequence_priority(algorithm) if self.priority.alpha else None
         return (
             build(VectorSequenceRecorder, env.envs, experience, 0, priority),
             build(make_sequence_replay, spec, experience, size, self.priority, seed, device, peers),

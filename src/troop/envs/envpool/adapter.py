@@ -30,7 +30,7 @@ from troop.envs.envpool.task_spec import envpool_spec
 from troop.envs.frames import FrameConfig
 from troop.envs.guard import EnvGuard
 from troop.envs.hidden_columns import HiddenColumnsEnv, with_hidden_columns
-from troop.envs.last_step import LastStepEnv, with_last_step
+from troop.envs.last_step import LastStepEnv, last_step_spec
 from troop.envs.observations import ObsArray, ObsConverter, assign_names
 from troop.envs.seeding import hash_seed
 from troop.envs.settings import Setting
@@ -92,7 +92,7 @@ class EnvPool:
         actions = layout.actions.spec
         spec = self.frames.spec(EnvSpec(self.id, fields, actions, self.envs, limit, layout.omitted))
         spec = with_hidden_columns(spec, self.hide)
-        return with_last_step(spec) if self.last_step else spec
+        return last_step_spec(spec) if self.last_step else spec
 
     def make(self, seed: int, device: str = "cpu") -> VectorEnv:
         """Build the simulators, guarded against non-finite rows. Raises SetupProblem if EnvPool fails."""

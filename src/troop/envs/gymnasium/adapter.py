@@ -28,7 +28,7 @@ from troop.envs.gymnasium.spaces import observation_arrays
 from troop.envs.gymnasium.user_envs import find_constructor
 from troop.envs.gymnasium.workers import EnvWorkers
 from troop.envs.hidden_columns import HiddenColumnsEnv, with_hidden_columns
-from troop.envs.last_step import LastStepEnv, with_last_step
+from troop.envs.last_step import LastStepEnv, last_step_spec
 from troop.envs.observations import ObsConverter, assign_names
 from troop.envs.seeding import hash_seed
 from troop.envs.settings import Setting
@@ -78,7 +78,7 @@ class Gymnasium:
         fields, limit = dict(layout.converter.fields), layout.episode_limit
         spec = self.frames.spec(EnvSpec(self.id, fields, layout.actions.spec, self.envs, limit))
         spec = with_hidden_columns(spec, self.hide)
-        return with_last_step(spec) if self.last_step else spec
+        return last_step_spec(spec) if self.last_step else spec
 
     @property
     def first_copy_bytes(self) -> int:

@@ -13,7 +13,7 @@ from troop.core.errors import BadInput
 from troop.core.numpy_env import NumPyEnv
 from troop.envs.guard import EnvGuard
 from troop.envs.hidden_columns import HiddenColumnsEnv, with_hidden_columns
-from troop.envs.last_step import LastStepEnv, with_last_step
+from troop.envs.last_step import LastStepEnv, last_step_spec
 from troop.envs.tensor_env import to_tensors
 from troop.envs.toy.envs import Chain, Clock, Countdown, Faulty, PointMass, Reach, Sleepy
 from troop.envs.toy.memory import Cue, Recall
@@ -61,7 +61,7 @@ class Toy:
         limit = env.time_limit(self) if env.truncates else None
         spec = EnvSpec(f"toy:{self.id}", obs, env.action_spec(self), self.envs, limit)
         spec = with_hidden_columns(spec, self.hide)
-        return with_last_step(spec) if self.last_step else spec
+        return last_step_spec(spec) if self.last_step else spec
 
     def make(self, seed: int, device: str = "cpu") -> VectorEnv:
         """Build the env, guarded against non-finite rows."""

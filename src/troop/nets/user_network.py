@@ -57,7 +57,7 @@ def build_outside(name: str, shape: tuple[int, ...], outputs: int) -> nn.Module:
     return net
 
 
-class OutsideNetwork(nn.Module):
+class UserNetwork(nn.Module):
     """One network [B, *shape] -> [B, o], or `copies` independent ones [copies, B, i] -> [copies, B, o]."""
 
     def __init__(self, name: str, shape: tuple[int, ...], outputs: int, copies: int | None = None) -> None:

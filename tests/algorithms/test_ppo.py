@@ -390,3 +390,11 @@ def test_a_policy_mixes_sampled_and_most_probable_actions_by_row():
     greedy = policy.act(obs, None, torch.zeros(6)).action
     mixed = torch.stack([policy.act(obs, None, torch.tensor([0.0, 1.0] * 3)).action for _ in range(60)])
     assert (mixed[:, ::2] == greedy[::2]).all() and (mixed[:, 1::2] != greedy[1::2]).any()
+
+
+@pytest.mark.parametrize("actions", [1, 4, 17])
+def test_the_initial_noise_of_all_actions_together_has_length_one(actions):
+    env = spec(Continuous(actions))
+    policy = PPOConfig(log_std_init=None).policy(env)
+    assert policy.log_std.exp().square().sum().item() == pytest.approx(1.0)
+    assert PPOConfig(log_std_init=-1.0).policy(env).log_std.tolist() == [-1.0] * actions

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -22,7 +24,7 @@ class ActorCriticPolicy(Policy):
         spec: EnvSpec,
         network: ActorCriticConfig,
         normalize_observations: bool,
-        log_std_init: float = 0.0,
+        log_std_init: float | None = 0.0,
     ) -> None:
         super().__init__()
         action = spec.action
@@ -38,7 +40,8 @@ class ActorCriticPolicy(Policy):
         self.normalizer = Normalizer(width, eps=1e-4) if normalize_observations and width else None
         self.log_std: nn.Parameter | None = None
         if isinstance(action, Continuous):
-            self.log_std = nn.Parameter(torch.full((action.size,), log_std_init))
+            initial = -0.5 * math.log(action.size) if log_std_init is None else log_std_init
+            self.log_std = nn.Parameter(torch.full((action.size,), initial))
 
     def initial_state(self, rows: int) -> State:
         """Return the state of the recurrent core; None without one."""

@@ -90,8 +90,9 @@ class ImpalaConfig:
     your own network as module:function."""
     torso_features: int = bounded(256, low=1)
     """Width of the layer after the torsos."""
-    log_std_init: float = 0.0
-    """Initial log standard deviation of continuous actions, which are in [-1, 1]."""
+    log_std_init: float | None = 0.0
+    """Initial log standard deviation of continuous actions, which are in [-1, 1]; None: that of a noise vector
+    of length 1 whatever the number of actions, -0.5 log(actions)."""
     compile: bool = False
     """Compile the loss with torch.compile."""
 

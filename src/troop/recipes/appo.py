@@ -57,6 +57,7 @@ SMALL: dict[str, Any] = {
     "max_grad_norm": 1.0,
     "entropy_coef": 0.002,
     "hidden": (128, 128),
+    "log_std_init": None,
 }
 IMPACT_SMALL: dict[str, Any] = SMALL | {
     "clip_against": "target",

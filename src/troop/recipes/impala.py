@@ -35,6 +35,7 @@ SMALL: dict[str, Any] = {
     "normalize_rewards": True,
     "normalize_observations": True,
     "hidden": (128, 128),
+    "log_std_init": None,
 }
 
 

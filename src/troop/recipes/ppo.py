@@ -22,7 +22,9 @@ ATARI_STEPS = 10_000_000  # 40 million frames
 
 # Small networks for CPUs; the measurements are in docs/explanation/results/on-policy.md. The learning rate
 # follows the KL divergence, so that neither the scale of the task nor the length of the run decides it. With
-# gamma 0.99 LunarLander takes twice as long, with 0.999 HalfCheetah.
+# gamma 0.99 LunarLander takes twice as long, with 0.999 HalfCheetah. Noise of standard deviation 1 on six
+# joints throws HalfCheetah onto its back, noise of 0.4 on a single action does not find MountainCar's goal:
+# the initial noise depends on the number of actions.
 SMALL: dict[str, Any] = {
     "rollout_length": 64,
     "epochs": 5,
@@ -34,6 +36,7 @@ SMALL: dict[str, Any] = {
     "entropy_coef": 0.0,
     "max_grad_norm": 1.0,
     "hidden": (128, 128),
+    "log_std_init": None,
 }
 SMALL_ENVS = 64
 # Schulman et al. 2017, table 5, in the units of OpenAI's code: learning rate and clip range fall to 0 over

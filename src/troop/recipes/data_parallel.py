@@ -44,7 +44,7 @@ def workers() -> int:
 
 
 def dd_ppo(args: RecipeArgs) -> Experiment[Trajectory]:
-    """Return PPO's settings, with the envs with_divisible_minibatches among one worker per core."""
+    """Return PPO's settings, on one worker per core."""
     if is_atari(args):
         env, settings, until = resolve_atari(args, 4), ATARI, Until(env_steps=ATARI_STEPS)
         rollouts = OnPolicy(recreate_every=0)  # games are long: a resumed run starts new ones

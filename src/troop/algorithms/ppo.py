@@ -99,8 +99,8 @@ class PPOConfig:
     """Torso for images; auto is nature from 36x36 pixels on, else small. Or your own network as
     module:function."""
     log_std_init: float | None = 0.0
-    """Initial log standard deviation of continuous actions, which are in [-1, 1]; None: that of noise of expected
-    squared length 1, -0.5 log(number of actions)."""
+    """Initial log standard deviation of continuous actions, which are in [-1, 1]; None: that of noise of
+    expected squared length 1, -0.5 log(number of actions)."""
     compile: bool = False
     """Compile the loss with torch.compile."""
 

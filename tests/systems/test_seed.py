@@ -317,6 +317,7 @@ def test_saved_run_can_be_continued():
     other.load_state_dict(state)
     before = other.roles["learner"].updates
     rounds(other, 120)
+    assert other.roles["inference"].runs.tolist() == [1] * 8  # other seeds: no episode is repeated
     assert before == host.roles["learner"].updates and other.roles["learner"].updates > before + 3
     for each in (host, other):
         each.close()

@@ -1,5 +1,6 @@
 """SEED with algorithms that sample transitions: SAC and DQN on rows that a server records; restarts."""
 
+import copy
 import dataclasses
 import os
 
@@ -76,12 +77,12 @@ class Sink:
         return True
 
 
-def make_server(sink):
-    env = Toy("PointMass", 2, limit=50)
-    policy, weights = SAC.policy(env.spec), Weights()
+def make_server(sink, algorithm=SAC, envs=2):
+    env = Toy("PointMass", 2, limit=50, discrete=algorithm is not SAC)
+    policy, weights = algorithm.policy(env.spec), Weights()
     weights.publish(0, policy.state_dict())
-    recorder = EnvRowRecorder(2, 2, first_stream=6)
-    return env, InferenceServer(env.spec, policy, recorder, SAC.exploration, sink, weights)
+    recorder = EnvRowRecorder(envs, 2, first_stream=6)
+    return env, InferenceServer(env.spec, policy, recorder, algorithm.exploration, sink, weights)
 
 
 def test_rows_of_a_restarted_runner_do_not_continue_the_earlier_ones():
@@ -111,6 +112,28 @@ def test_a_restarted_server_ends_the_streams_of_its_envs():
     ids, simulator = np.arange(2), env.make_numpy(3)
     server.act(ids, ids * 0, RunnerStep.of(simulator.reset(3)))
     assert sink.events == ["end"] and sink.ended == [6, 7]
+
+
+def test_restored_server_continues_the_exploration_schedule_and_the_numbers_of_starts():
+    """Otherwise a resumed run acts at random again and its runners repeat their first episodes."""
+    config = DQNConfig(epsilon_start=1.0, epsilon_end=0.0, epsilon_steps=40, hidden=(8,))
+    env, server = make_server(Sink(), config)
+    ids, simulator = np.arange(2), env.make_numpy(3)
+    run = server.register(0, 2)
+    step = simulator.reset(3)
+    for _ in range(11):
+        step = simulator.step(server.act(ids, ids * 0 + run, RunnerStep.of(step)))
+    assert server.explore.tolist() == [0.5, 0.5]
+    state = copy.deepcopy(server.state_dict())
+    _, other = make_server(Sink(), config)
+    other.load_state_dict(state)
+    other.act(ids, ids * 0 + run, RunnerStep.of(simulator.reset(3)))  # runners continue after a crash
+    assert other.explore.tolist() == [0.5, 0.5] and other.register(0, 2) == run + 1
+    _, more_envs = make_server(Sink(), config, envs=4)
+    more_envs.load_state_dict(state)
+    assert more_envs.register(2, 2) == run + 1
+    more_envs.load_state_dict({})  # a checkpoint of an earlier version
+    assert more_envs.register(0, 2) == run + 1
 
 
 @pytest.mark.reliability("K1", "K3")

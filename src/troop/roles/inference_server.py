@@ -54,7 +54,6 @@ class InferenceServer:
     """
 
     kind = "acting"
-    restart_fresh = True  # runners continue; their rows begin new trajectories
 
     def __init__(
         self,
@@ -202,6 +201,21 @@ class InferenceServer:
         if self.state is not None and any_started:
             state = move(select_state(self.state, ids), self.device)
             self._write_state(ids, move(self.policy.reset_state(state, started), "cpu"))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts; trajectories, recurrent states and exploration values begin anew."""
+        counts = {"env_steps": self.env_steps, "dropped_steps": self.dropped_steps}
+        return {"counts": counts | {"runs": torch.from_numpy(self.runs)}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the counts: exploration schedules go on, and runners that register do not repeat a seed."""
+        if "counts" not in state:  # of a run of an earlier version
+            return
+        counts = state["counts"]
+        self.env_steps, self.dropped_steps = int(counts["env_steps"]), int(counts["dropped_steps"])
+        runs = counts["runs"].cpu().numpy()
+        # In a run that is resumed with another number of envs every runner registers.
+        self.runs[:] = runs if len(runs) == len(self.runs) else runs.max(initial=-1)
 
     def gauges(self) -> Metrics:
         """Return the version of the weights and the steps dropped with restarted runners."""

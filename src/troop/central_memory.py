@@ -1,4 +1,4 @@
-"""Memory of SEED's processes, measured in processes like them before a run starts."""
+"""Memory of SEED's processes and of replayed sequences, measured on their like before a run starts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from troop.roles.env_runner import EnvGroup
 
 if TYPE_CHECKING:
     from troop.core.algorithm import AlgorithmConfig
+    from troop.core.env import EnvSpec
 
 GROUPS = 2  # of envs in a runner
 WARM_UP_STEPS = 20
@@ -24,6 +25,28 @@ def runner_bytes(env: EnvConfig) -> int:
 def server_bytes(algorithm: AlgorithmConfig[Any], env: EnvConfig, envs: int) -> int:
     """Return the resident memory of an inference server of `envs` envs, with their unrolls and its policy."""
     return call_in_process(_server, (algorithm, env, envs))
+
+
+def sequence_bytes(algorithm: AlgorithmConfig[Any], spec: EnvSpec) -> int:
+    """Return the bytes of one sequence in a replay: observations, steps, and all that the policy returns."""
+    import torch
+
+    from troop.core.batch import SequenceSpec
+    from troop.core.env import Step
+    from troop.replay.recorders.sequences import SequenceRecorder
+    from troop.replay.sequences import SequenceReplay, SequenceReplaySize
+
+    experience = algorithm.experience
+    assert isinstance(experience, SequenceSpec)
+    policy, ids = algorithm.policy(spec).eval(), torch.zeros(1, dtype=torch.int64)
+    obs = {name: torch.zeros(1, *field.shape, dtype=field.dtype) for name, field in spec.obs.items()}
+    state, false = policy.initial_state(1), torch.zeros(1, dtype=torch.bool)
+    recorder = SequenceRecorder(1, experience)
+    recorder.on_action(ids, obs, policy.act(obs, state, torch.zeros(1)), state)
+    replay = SequenceReplay(spec, experience, SequenceReplaySize(1), 0)
+    for sequences in recorder.on_step(ids, Step(obs, obs, torch.zeros(1), ~false, false, ~false)):
+        replay.add(sequences)
+    return replay.sequence_bytes
 
 
 def _runner(env: EnvConfig) -> int:

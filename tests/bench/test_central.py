@@ -47,6 +47,6 @@ def test_parts_have_names():
     assert set(CENTRAL_PARTS) < set(PARTS)
 
 
-def test_memory_of_runner_and_server_is_as_predicted():
-    runner, server = central.memory(seconds=0.5)
-    assert 0.8 < runner.ratio < 1.25 and 0.8 < server.ratio < 1.25
+def test_memory_of_runner_server_and_replayed_sequences_is_as_predicted():
+    runner, server, sequence = central.memory(seconds=0.5)
+    assert 0.8 < runner.ratio < 1.25 and 0.8 < server.ratio < 1.25 and 0.9 < sequence.ratio < 1.1

@@ -1,6 +1,7 @@
 """Every invalid command line is reported in one sentence with exit code 2."""
 
 import pytest
+import torch
 
 from troop.api import make_experiment
 from troop.cli.main import run
@@ -129,6 +130,27 @@ def test_doctor_estimates_the_replay_of_a_data_parallel_worker(capsys):
     output, replays = capsys.readouterr().out, make_experiment("fasttd3-ddp", "Pendulum-v1").system.replays
     assert f"replay     {replays.replay_capacity:,} rows x" in output
     assert f"batch      {replays.schedule.batch_size:,} rows" in output
+
+
+@pytest.mark.parametrize("recipe, env", [("seed-r2d2", "CartPole-v1"), ("sac-gru", "Pendulum-v1")])
+def test_doctor_counts_all_that_is_stored_with_a_sequence(recipe, env, capsys):
+    """Recurrent states and what the policy returns are more than the observations of these tasks."""
+    assert run(["doctor", "--recipe", recipe, "--env", env]) == 0
+    experiment = make_experiment(recipe, env)
+    experience, spec = experiment.algorithm.experience, experiment.env.spec
+    steps = experience.length
+    bytes_of = {name: torch.Size(field.shape).numel() * 4 for name, field in spec.obs.items()}
+    obs, flags = (steps + 1) * sum(bytes_of.values()), 3 * steps + 1
+    rows = steps * (4 + 4 + 8 + 4)  # reward, discount, version, return of the episode
+    if recipe == "seed-r2d2":
+        expected = obs + flags + rows + steps * (8 + 4 + 4) + 2 * 4 * experiment.algorithm.core_size
+        sequences = experiment.system.replay.capacity
+    else:
+        held_noise = 4 * (spec.action.size + 1)
+        expected = obs + flags + rows + steps * 4 + 2 * 4 * experiment.algorithm.core_size + held_noise
+        sequences = experiment.system.replay_capacity
+    line = f"replay     {sequences:,} sequences x {expected:,} bytes"
+    assert line in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("recipe", ["dqn", "ppo", "impala", "seed-vtrace", "dd-ppo", "a3c"])

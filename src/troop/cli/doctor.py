@@ -115,7 +115,8 @@ def _estimate(recipe: str, env: str, envs: int | None, device: str, capacity: in
     import torch
 
     from troop import api
-    from troop.core.batch import TrajectorySpec
+    from troop.central_memory import sequence_bytes
+    from troop.core.batch import SequenceSpec, TrajectorySpec
     from troop.env_memory import bytes_per_copy, count_copies
     from troop.replay.storage.ring import Layout
     from troop.systems import PQL, SEED
@@ -129,9 +130,13 @@ def _estimate(recipe: str, env: str, envs: int | None, device: str, capacity: in
     yield f"\n{recipe} on {spec.id}: {spec.envs} envs, observations {shapes}, {spec.action}"
     for sentence in experiment.unread_observations():
         yield f"unread     {sentence}"
-    total = rows * layout.row_bytes / 1e9
-    store = "rollouts" if isinstance(experiment.algorithm.experience, TrajectorySpec) else "replay"
-    yield f"{store:10} {rows:,} rows x {layout.row_bytes} bytes = {total:.3f} GB on {device}"
+    experience = experiment.algorithm.experience
+    store = "rollouts" if isinstance(experience, TrajectorySpec) else "replay"
+    unit, row_bytes = "rows", layout.row_bytes
+    if isinstance(experience, SequenceSpec):
+        unit, row_bytes = "sequences", sequence_bytes(experiment.algorithm, spec)
+        rows //= experience.length
+    yield f"{store:10} {rows:,} {unit} x {row_bytes:,} bytes = {rows * row_bytes / 1e9:.3f} GB on {device}"
     if isinstance(experiment.system, PQL):
         observations = experiment.system.observation_capacity or rows
         row_bytes = sum(torch.Size(field.shape).numel() * field.dtype.itemsize for field in spec.obs.values())

@@ -106,6 +106,11 @@ class SequenceReplay:
         return self.size.capacity
 
     @property
+    def sequence_bytes(self) -> int:
+        """Bytes of one stored sequence, with all that the policy adds to it; 0 before the first one."""
+        return sum(x[0].nbytes for x in self.arrays.values())
+
+    @property
     def sample_age(self) -> float:
         """Mean age of the sequences of the last batch, in env steps added since."""
         if not len(self.sampled_ids):

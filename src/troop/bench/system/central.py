@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from troop.algorithms import ImpalaConfig
+from troop.algorithms import ImpalaConfig, R2D2Config
 from troop.bench.system.apex import StaticWeights
 from troop.bench.system.asynchronous import FreeLearnerConfig, NullQueue
 from troop.bench.system.measurement import RUN_SETTINGS, Measurement, measure
 from troop.bench.system.round_trips import ROWS, RoundTrips
 from troop.bench.system.sleeping_env import SleepingEnvConfig
 from troop.bench.table import BenchResult
-from troop.central_memory import runner_bytes, server_bytes
+from troop.central_memory import runner_bytes, sequence_bytes, server_bytes
 from troop.core.algorithm import PolicyOutput
 from troop.core.batch import State
 from troop.core.env import EnvConfig, Obs
@@ -23,6 +23,7 @@ from troop.core.role import Metrics
 from troop.engines import Processes
 from troop.envs import Gymnasium, Toy
 from troop.replay.recorders.unrolls import UnrollRecorder
+from troop.replay.sequences import ServedReplay
 from troop.roles.env_runner import EnvRunner
 from troop.roles.inference_server import InferenceServer
 from troop.systems import IMPALA, SEED
@@ -32,6 +33,9 @@ ROW_SHAPE = (100,)  # 400 bytes of float32
 FRAME = (4, 84, 84)
 MLP = ImpalaConfig(unroll_length=20, hidden=(256, 256))
 DEEP = FreeLearnerConfig(net="impala")
+SEQUENCES = R2D2Config(sequence_length=16, overlap=4, burn_in=4, features=16, core_size=64, head=16)
+SEQUENCE_ROW_SHAPE = (2048,)  # 8 kB: the replays differ by more than their processes vary
+SEQUENCE_CAPACITIES = (64, 1064)
 RUNNER_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 LIGHT_RUNNERS, LIGHT_LIMIT_S = 200, 60.0
 ENGINE = Processes(threads=1)
@@ -200,7 +204,7 @@ def light(runners: int = LIGHT_RUNNERS) -> list[BenchResult]:
 
 
 def memory(seconds: float = 3.0) -> list[BenchResult]:
-    """Compare the resident memory of a runner and of the server with what `troop doctor` predicts."""
+    """Compare the memory of runner, server and replayed sequence with what `troop doctor` predicts."""
     env, runners = Gymnasium("CartPole-v1", 16), 2
     predicted = {
         "runner0": runner_bytes(env),
@@ -208,19 +212,33 @@ def memory(seconds: float = 3.0) -> list[BenchResult]:
     }
     program = SEED(runners, batch_size=16).program(MLP, env, RUN_SETTINGS)
     measurement = measure(program, ENGINE, Measurement(seconds, counters=("env_steps", "updates")))
-    results = []
-    for role, expected in predicted.items():
-        resident = measurement.median(f"role/{role}/memory_bytes")
-        results.append(
-            BenchResult(
-                f"memory of {role}",
-                f"{resident / 1e6:.1f} MB",
-                f"doctor {expected / 1e6:.1f} MB",
-                resident / expected,
-                "0.9 to 1.1",
-            )
-        )
-    return results
+    measured = {role: measurement.median(f"role/{role}/memory_bytes") for role in predicted}
+    results = [memory_result(role, measured[role], expected) for role, expected in predicted.items()]
+    return [*results, sequence_memory(seconds)]
+
+
+def memory_result(name: str, resident: float, expected: float) -> BenchResult:
+    """Compare measured with predicted bytes."""
+    return BenchResult(
+        f"memory of {name}",
+        f"{resident / 1e6:.3g} MB",
+        f"doctor {expected / 1e6:.3g} MB",
+        resident / expected,
+        "0.9 to 1.1",
+    )
+
+
+def sequence_memory(seconds: float) -> BenchResult:
+    """Compare the memory of a replay per sequence, from two capacities, with what `troop doctor` predicts."""
+    env, resident = SleepingEnvConfig(8, 0.0, shape=SEQUENCE_ROW_SHAPE), []
+    for capacity in SEQUENCE_CAPACITIES:
+        replay = ServedReplay(capacity, 8, samples_per_insert=0.0)
+        program = SEED(2, batch_size=4, replay=replay).program(SEQUENCES, env, RUN_SETTINGS)
+        measurement = measure(program, ENGINE, Measurement(seconds, counters=("env_steps", "updates")))
+        resident.append(measurement.median("role/replay/memory_bytes"))
+    fewer, more = SEQUENCE_CAPACITIES
+    per_sequence = (resident[1] - resident[0]) / (more - fewer)
+    return memory_result("a replayed sequence", per_sequence, sequence_bytes(SEQUENCES, env.spec))
 
 
 def processes_named(prefix: str) -> list[int]:

@@ -62,6 +62,26 @@ def test_rewards_are_divided_so_that_returns_stay_within_the_bound():
     assert torch.equal(other.sample(16).reward, replay.sample(16).reward)
 
 
+@pytest.mark.parametrize("spec", [SPEC, SequenceSpec(6, 5, 4, GAMMA, 2.0)], ids=["short", "mostly burn-in"])
+def test_the_return_of_a_step_that_is_in_several_sequences_counts_once(spec):
+    recorder, env = VectorSequenceRecorder(ENV.envs, spec), ENV.make(0)
+    replay = SequenceReplay(ENV.spec, spec, SequenceReplaySize(1000), 0)
+    step, episode, returns = env.reset(0), torch.zeros(3), []
+    for _ in range(40):
+        recorder.on_action(step.obs, PolicyOutput(torch.zeros(3, 1)))
+        step = env.step(torch.zeros(3, 1))
+        episode = GAMMA * episode + step.reward
+        returns.append(episode.clone())
+        episode[step.terminated] = 0.0
+        for sequence in recorder.on_step(step):
+            replay.add(sequence)
+    for sequence in recorder.flush(step.obs):
+        replay.add(sequence)
+    moments = replay.reward_scale.moments
+    assert int(moments.count) == replay.steps == 3 * 40
+    assert float(moments.mean) == pytest.approx(float(torch.stack(returns).mean()), rel=1e-5)
+
+
 def test_shards_divide_by_the_returns_of_all_of_them():
     replays = [make_replay([]) for _ in range(2)]
     shards = [Shard(replay, Limiter(0.0, 1, 1.0)) for replay in replays]

@@ -124,8 +124,9 @@ class SequenceReplay:
                 f"a sequence has {sequences.length} steps and {len(sequences.final_index)} resets within; "
                 f"this replay takes sequences of {self.experience.length} steps of one episode"
             )
+        new = self._new_steps(sequences)
         if self.reward_scale is not None:
-            self.reward_scale.add_returns(sequences.extras["episode_return"][sequences.valid].cpu())
+            self.reward_scale.add_returns(sequences.extras["episode_return"][new].cpu())
         count = len(sequences)
         if sequences.priority is None:
             priority = np.full(count, self.max_priority)
@@ -145,7 +146,7 @@ class SequenceReplay:
             self.tree.set(slots, self._leaf_value(priority[part]))
             self.steps_before[slots] = self.steps
             self.added += len(slots)
-        self.steps += self._new_steps(sequences)
+        self.steps += int(new.sum())
 
     def _allocator(self, needed: int) -> Allocate:
         """Return a function that allocates arrays; SetupProblem if `needed` bytes are not free."""
@@ -156,11 +157,12 @@ class SequenceReplay:
         allocate = self._allocator(self.capacity * sum(x[0].nbytes for x in fields.values()))
         self.arrays = {name: allocate((self.capacity, *x.shape[1:]), x.dtype) for name, x in fields.items()}
 
-    def _new_steps(self, sequences: Trajectory) -> int:
-        """Return the number of steps that are in no earlier sequence."""
+    def _new_steps(self, sequences: Trajectory) -> Tensor:
+        """Return bool [T, B]: steps that are in no earlier sequence."""
         first = sequences.started[self.experience.burn_in]  # else the episode has an earlier sequence
-        repeated = torch.where(first, 0, self.experience.overlap)
-        return int((sequences.valid.sum(0) - repeated).clamp_min(0).sum())
+        new = sequences.valid.clone()
+        new[: self.experience.overlap] &= first
+        return new
 
     def _leaf_value(self, priority: Array) -> Array:
         value: Array = (priority + self.priority.eps) ** self.priority.alpha

@@ -66,7 +66,8 @@ class SEED:
     prefetch: int = bounded(1, low=1, high=100)
     """Batches that the learner requests ahead."""
     inference_batch: int = bounded(1024, low=1)
-    """Maximum number of rows that a server acts for in one call of the policy."""
+    """Maximum number of rows that a server acts for in one call of the policy; envs that step together, half
+    of those of a runner, are not divided."""
     inference_deadline_us: float = bounded(0.0, low=0)
     """Microseconds that rows wait for a batch of inference_batch rows, or of all envs of the server; with 0 a
     server acts for the rows that wait when it is free."""

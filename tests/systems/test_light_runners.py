@@ -1,5 +1,6 @@
-"""Runners on the processes engine: no torch, numba or Ray in their processes, and little memory."""
+"""Runners on the processes engine: no torch, numba or Ray, little memory; other observations are refused."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from recording_observer import RecordingObserver
 
 from troop.algorithms import ImpalaConfig
 from troop.core.engine import Until
+from troop.core.errors import BadInput
 from troop.core.system import Evaluation, RunSettings
 from troop.engines import Processes
 from troop.engines.processes.light_process import modules_of
@@ -97,3 +99,17 @@ def test_modules_of_a_runner_import_no_torch():
     code = f"import sys; {imports}; print([m for m in ('torch', 'numba', 'ray') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_runner_with_other_observations_ends_a_run_in_processes_with_that_sentence():
+    program = SEED(2, 1, 2).program(ALGORITHM, ENVS["toy"], SETTINGS)
+    node = program.nodes["runner1"]
+    name, _, *rest = node.build.args
+    other = dataclasses.replace(
+        node.build, args=(name, Toy("PointMass", 1, discrete=True, last_step=True), *rest)
+    )
+    program.nodes["runner1"] = dataclasses.replace(node, build=other)
+    engine = Processes(threads=1, log_s=0.05, checkpoint_s=1e9)
+    with pytest.raises(BadInput, match=r"'obs' of runner1 is float32 \(2,\).*inference takes float32 \(1,\)"):
+        engine.run(program, Until(minutes=3), 3, RecordingObserver())
+    assert not host_processes(os.getpid())

@@ -279,18 +279,6 @@ def test_other_observations_of_a_runner_are_refused_with_both_shapes_and_its_nam
         other.step()
 
 
-def test_runner_with_other_observations_ends_a_run_in_processes_with_that_sentence():
-    program = SEED(2, 1, 4).program(ALGORITHMS["impala"], ENV, SETTINGS)
-    node = program.nodes["runner1"]
-    name, _, *rest = node.build.args
-    other = dataclasses.replace(node.build, args=(name, Toy("PointMass", 2, discrete=True), *rest))
-    program.nodes["runner1"] = dataclasses.replace(node, build=other)
-    engine = Processes(threads=1, log_s=0.05, checkpoint_s=1e9)
-    with pytest.raises(BadInput, match=r"'obs' of runner1 is float32 \(2,\).*inference takes float32 \(1,\)"):
-        engine.run(program, Until(minutes=3), 3, RecordingObserver())
-    assert not host_processes(os.getpid())
-
-
 def rounds(host, count):
     return [metrics for _ in range(count) for metrics in host.step_all()]
 

@@ -177,6 +177,17 @@ def test_with_one_epoch_one_minibatch_and_no_clip_the_gradient_is_that_of_a2c():
         assert torch.allclose(a2c, ours, atol=1e-6) and torch.allclose(a2c, ratio, atol=1e-6)
 
 
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+@pytest.mark.parametrize("valid", [True, False])
+def test_a_probability_that_grew_without_bound_leaves_the_gradient_finite(sign, valid):
+    learner, batch = rollout(PPOConfig(rollout_length=8, normalize_advantages="none", **PLAIN))
+    rows = learner.prepare(batch)
+    rows.log_prob[3] -= 300.0  # the exponential of the difference overflows float32
+    rows.advantage[3], rows.weight[3] = sign, float(valid)
+    grads, loss, _ = learner.value_and_grad(rows, torch.tensor(0.2))
+    assert torch.isfinite(loss) and all(torch.isfinite(x).all() for x in grads)
+
+
 def clock_step(time, limit, next_step):
     """Constant observations, reward 1, truncation every `limit` steps, in either autoreset mode."""
     obs, other = ({"obs": torch.ones(4, 1)} for _ in range(2))

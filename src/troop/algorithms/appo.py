@@ -10,6 +10,7 @@ docs/explanation/algorithms/appo.md has the deviations from both codes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -40,6 +41,7 @@ from troop.nets.recurrent import Core
 
 MIN_RATIO, MAX_RATIO = 0.05, 20.0  # bounds of pi / mu before clipping (Sample Factory)
 MAX_IMPORTANCE = 2.0  # upper bound of mu / pi_target (IMPACT)
+MAX_LOG_RATIO = 20.0  # of pi / pi_target: its exponential is finite, and so is the gradient of clipped rows
 
 
 @dataclass(frozen=True)
@@ -189,9 +191,11 @@ class APPO(LearnerState):
         log_ratio = log_prob - behaviour
         if cfg.clip_against == "target":
             corrected = batch.old_log_prob - behaviour  # pi_T / mu, for V-trace
-            ratio = torch.exp(-corrected).clamp_max(MAX_IMPORTANCE) * log_ratio.exp()
+            log_importance = (-corrected).clamp_max(math.log(MAX_IMPORTANCE))
+            ratio = (log_importance + log_ratio).clamp_max(MAX_LOG_RATIO).exp()
         else:
-            corrected, ratio = log_ratio.detach(), log_ratio.exp().clamp(MIN_RATIO, MAX_RATIO)
+            corrected = log_ratio.detach()
+            ratio = log_ratio.clamp(math.log(MIN_RATIO), math.log(MAX_RATIO)).exp()
         v, advantage = self.targets(batch, corrected, values, final_values)
         if cfg.normalize_advantages:
             deviation = (advantage - mean(advantage)) * batch.weight

@@ -37,6 +37,7 @@ from troop.nets.recurrent import Core
 KL_FACTOR = 2.0  # the learning rate changes where the KL divergence is off its target by more than this
 LR_FACTOR = 1.5  # by which it changes
 LR_MIN, LR_MAX = 1e-5, 1e-2
+MAX_LOG_RATIO = 20.0  # of pi / pi_old: its exponential is finite, and so is the gradient of clipped rows
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ class PPO(LearnerState):
         advantage = rows.advantage
         log_prob = distribution.log_prob(outputs, rows.action)
         if cfg.clip:
-            ratio = (log_prob - rows.log_prob).exp()
+            ratio = (log_prob - rows.log_prob).clamp_max(MAX_LOG_RATIO).exp()
             clipped = torch.maximum(torch.minimum(ratio, 1 + clip), 1 - clip)
             policy_loss = -mean(torch.minimum(ratio * advantage, clipped * advantage))
             outside = mean(((ratio.detach() - 1).abs() > clip).float())

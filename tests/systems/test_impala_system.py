@@ -124,6 +124,23 @@ def test_a_saved_run_can_be_continued():
         each.close()
 
 
+def test_lag_of_data_is_counted_in_updates_after_the_learner_was_restored():
+    """A learner that lost updates continues with its own count; actors and weights continue as they are."""
+    host = Host(IMPALA(2, 4).program(ALGORITHMS["impala"], ENV, SETTINGS), 3)
+    learner = host.roles["learner"]
+    rounds(host, 40)
+    saved = copy.deepcopy(learner.state_dict())
+    rounds(host, 80)
+    lost = learner.updates - saved["counts"]["updates"]
+    learner.load_state_dict(saved)
+    learner.on_restart()
+    before = [float(m["policy/data_lag_max"]) for m in rounds(host, 20) if "policy/data_lag_max" in m]
+    lags = [float(m["policy/data_lag_max"]) for m in rounds(host, 80) if "policy/data_lag_max" in m]
+    assert lost > 5 and before and max(lags) < lost and min(lags) > 0
+    assert host.roles["weights"].version == learner.updates
+    host.close()
+
+
 @pytest.mark.reliability("K5", "K6")
 def test_killed_hosts_are_restarted_and_the_run_continues():
     plan = (("queue",), ("actor1",), ("actor0", "actor1"), ("learner",), ("weights",))

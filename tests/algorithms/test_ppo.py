@@ -375,9 +375,19 @@ def test_learning_rate_and_clip_fall_linearly_to_zero():
     ],
 )
 def test_minibatches_that_do_not_divide_the_rollout_are_refused_with_numbers_that_do(config, numbers):
-    reason = config.unsupported_reason(spec())
+    reason = config.indivisible_reason(6)
     assert reason is not None and numbers in reason and str(config.minibatches) in reason
-    assert PPOConfig(rollout_length=10, minibatches=6).unsupported_reason(spec()) is None
+    assert PPOConfig(rollout_length=10, minibatches=6).indivisible_reason(6) is None
+
+
+def test_divisors_of_a_huge_batch_are_found_at_once():
+    reason = PPOConfig(rollout_length=100_000, minibatches=7).indivisible_reason(2**20)
+    assert reason is not None and "; 4, 5, 8 would" in reason
+
+
+def test_two_schedules_of_the_learning_rate_are_refused():
+    reason = PPOConfig(desired_kl=0.01, anneal_steps=1000).unsupported_reason(spec())
+    assert reason is not None and "--desired-kl" in reason and "--anneal-steps" in reason
 
 
 def test_a_saved_learner_continues_equal():

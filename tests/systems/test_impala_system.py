@@ -1,19 +1,21 @@
 """IMPALA: every trajectory is learned from once, in any division of envs among actors; kills and lag."""
 
 import copy
+import dataclasses
 import os
 
 import pytest
 import torch
 from host_killer import HostKiller, host_processes
 
-from troop.algorithms import ImpalaConfig, PPOConfig, UnrealConfig
+from troop.algorithms import APPOConfig, ImpalaConfig, PPOConfig, UnrealConfig
 from troop.core.engine import Until
+from troop.core.errors import BadInput
 from troop.core.system import Evaluation, RunSettings
 from troop.engines import Inline, Processes
 from troop.engines.host import Host
 from troop.envs import Toy
-from troop.systems import IMPALA
+from troop.systems import A3C, IMPALA, SEED, DataParallel, OnPolicy
 
 SETTINGS = RunSettings(3, "cpu", Evaluation(episodes=2, env_steps=400, max_episode_steps=20))
 ENV = Toy("Countdown", 4, limit=9, discrete=True)
@@ -122,6 +124,29 @@ def test_a_saved_run_can_be_continued():
     assert before == host.roles["learner"].updates and other.roles["learner"].updates > before + 3
     for each in (host, other):
         each.close()
+
+
+@pytest.mark.parametrize(
+    "system",
+    [IMPALA(1, 9), SEED(1, batch_size=9), OnPolicy(), DataParallel(2), A3C(2)],
+    ids=lambda x: x.__class__,
+)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        APPOConfig(rollout_length=5, minibatches=4),
+        PPOConfig(rollout_length=5, core="gru", minibatches=4),
+        PPOConfig(rollout_length=5, minibatches=4),
+    ],
+    ids=["appo", "recurrent ppo", "ppo"],
+)
+def test_batches_that_do_not_divide_into_minibatches_are_refused_with_numbers_that_would(system, algorithm):
+    with pytest.raises(
+        BadInput, match=r"--minibatches is 4, which does not divide the .*; 1, 3, [59] would\."
+    ):
+        system.program(algorithm, dataclasses.replace(ENV, envs=9), SETTINGS)
+    divisible = dataclasses.replace(algorithm, minibatches=3)
+    assert system.program(divisible, dataclasses.replace(ENV, envs=9), SETTINGS).nodes
 
 
 def test_lag_of_data_is_counted_in_updates_after_the_learner_was_restored():

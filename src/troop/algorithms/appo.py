@@ -24,7 +24,7 @@ from troop.algorithms.optim.optimizer import OptimizerConfig
 from troop.algorithms.optim.statistics import merge_batch
 from troop.algorithms.optim.target import copy_parameters, frozen_copy
 from troop.algorithms.optim.value_and_grad import value_and_grad
-from troop.algorithms.requirements import action_mask_reason, observation_reason
+from troop.algorithms.requirements import action_mask_reason, minibatch_reason, observation_reason
 from troop.core.algorithm import UpdateResult
 from troop.core.batch import Trajectory, TrajectorySpec
 from troop.core.config import bounded
@@ -135,6 +135,10 @@ class APPOConfig:
         """Check observations, actions and action masks."""
         return observation_reason(spec, self.net, False) or action_mask_reason(spec)
 
+    def indivisible_reason(self, streams: int) -> str | None:
+        """Check that the env streams of a batch divide into minibatches."""
+        return minibatch_reason(self.minibatches, streams, "env streams", self.rollout_length, streams)
+
     def policy(self, spec: EnvSpec) -> ActorCriticPolicy:
         """Build the policy alone, on the CPU."""
         return ActorCriticPolicy(spec, self.network, self.normalize_observations, self.log_std_init)
@@ -231,7 +235,7 @@ class APPO(LearnerState):
 
     def minibatches(self, batch: Trajectory, reward: Tensor, weight: Tensor) -> Iterator[Minibatch]:
         """Yield the minibatches of all epochs; each epoch has a new permutation of the env streams."""
-        streams, count = len(batch), min(self.cfg.minibatches, len(batch))
+        streams, count = len(batch), self.cfg.minibatches
         with torch.no_grad():
             outputs, values, _ = evaluate_trajectory(self.policy, batch)
             if self.target is not None:

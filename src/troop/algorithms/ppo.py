@@ -20,7 +20,7 @@ from troop.algorithms.optim.learner_state import LearnerState
 from troop.algorithms.optim.optimizer import OptimizerConfig, OptimizerKind
 from troop.algorithms.optim.statistics import merge_batch
 from troop.algorithms.optim.value_and_grad import value_and_grad
-from troop.algorithms.requirements import action_mask_reason, observation_reason
+from troop.algorithms.requirements import action_mask_reason, minibatch_reason, observation_reason
 from troop.core.algorithm import UpdateResult
 from troop.core.batch import State, Trajectory, TrajectorySpec, select_state
 from troop.core.config import bounded
@@ -121,25 +121,19 @@ class PPOConfig:
         return ActorCriticConfig(self.hidden, self.activation, self.core, self.core_size, self.net)
 
     def unsupported_reason(self, spec: EnvSpec) -> str | None:
-        """Check observations and actions, and that the rollout can be divided into minibatches."""
+        """Check observations and actions, and that no two settings contradict each other."""
         if self.separate_grad_clip and (self.core != "none" or spec.images):
             return "separate_grad_clip needs an actor and a critic without shared layers"
-        reasons = (
-            observation_reason(spec, self.net, False),
-            action_mask_reason(spec),
-            self._indivisible_reason(spec.envs),
-        )
-        return next(filter(None, reasons), None)
+        if self.desired_kl and self.anneal_steps:
+            return "--desired-kl and --anneal-steps both set the learning rate; set one of them to 0"
+        return observation_reason(spec, self.net, False) or action_mask_reason(spec)
 
-    def _indivisible_reason(self, envs: int) -> str | None:
-        rows, unit = (envs, "envs") if self.core != "none" else (envs * self.rollout_length, "rows")
-        if rows % self.minibatches == 0:
-            return None
-        divisors = [n for n in range(1, rows + 1) if rows % n == 0]
-        nearest = sorted(sorted(divisors, key=lambda n: abs(n - self.minibatches))[:3])
-        return (
-            f"--minibatches is {self.minibatches}, which does not divide the {rows} {unit} of a rollout of "
-            f"{self.rollout_length} steps of {envs} envs; {', '.join(map(str, nearest))} would"
+    def indivisible_reason(self, streams: int) -> str | None:
+        """Check that the rows of a rollout, with a core its env streams, divide into minibatches."""
+        whole_streams = self.core != "none"
+        rows = streams if whole_streams else streams * self.rollout_length
+        return minibatch_reason(
+            self.minibatches, rows, "env streams" if whole_streams else "rows", self.rollout_length, streams
         )
 
     def policy(self, spec: EnvSpec) -> ActorCriticPolicy:

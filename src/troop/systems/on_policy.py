@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from troop.core.algorithm import Algorithm, AlgorithmConfig
+from troop.core.algorithm import Algorithm, AlgorithmConfig, DividesBatches
 from troop.core.batch import SequenceSpec, Trajectory, TrajectorySpec
 from troop.core.config import bounded
 from troop.core.env import EnvConfig, EnvSpec
@@ -21,8 +21,13 @@ from troop.roles.update_schedule import UpdateSchedule
 from troop.systems.components import Membership, add_evaluator, add_trainer_node, affordable_steps
 
 
-def trajectory_experience(algorithm: AlgorithmConfig[Trajectory], system: str) -> TrajectorySpec:
-    """Return the trajectories that the algorithm learns from; BadInput if it learns from a replay."""
+def trajectory_experience(
+    algorithm: AlgorithmConfig[Trajectory], system: str, streams: int
+) -> TrajectorySpec:
+    """Return the trajectories that the algorithm learns from, in batches of `streams` env streams.
+
+    Raises BadInput if it learns from a replay, or if such batches do not divide into its minibatches.
+    """
     experience = algorithm.experience
     if not isinstance(experience, TrajectorySpec):
         kind = "replayed sequences" if isinstance(experience, SequenceSpec) else "n-step transitions"
@@ -30,6 +35,8 @@ def trajectory_experience(algorithm: AlgorithmConfig[Trajectory], system: str) -
             f"{type(algorithm).__name__} learns from {kind}, but the {system} system collects "
             "trajectories; use PPO, IMPALA, APPO or UNREAL."
         )
+    if isinstance(algorithm, DividesBatches) and (reason := algorithm.indivisible_reason(streams)):
+        raise BadInput(f"{reason}.")
     return experience
 
 
@@ -67,7 +74,7 @@ class OnPolicy:
         membership: Membership | None = None,
     ) -> Trainer[Trajectory, Trajectory]:
         """Add a node that collects rollouts and learns from each, alone or as a member of a group."""
-        experience = trajectory_experience(algorithm, program.name)
+        experience = trajectory_experience(algorithm, program.name, env.envs)
         make_env = partial(env.make, device=settings.device)
         return add_trainer_node(
             program,

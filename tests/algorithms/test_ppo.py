@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from troop.algorithms.actor_critic_policy import evaluate_trajectory
-from troop.algorithms.ppo import PPOConfig, adapt_learning_rate
+from troop.algorithms.ppo import PPOConfig, adapt_learning_rate, explained_variance
 from troop.core.batch import TrajectorySpec
 from troop.core.env import Continuous, Discrete, EnvSpec, Field, Step
 from troop.envs import Toy
@@ -348,6 +348,25 @@ def test_rewards_are_divided_by_the_standard_deviation_of_returns():
     successors.view(-1)[batch.final_index] = final
     expected = batch.reward / (std + 1e-4) + batch.discount * successors
     assert torch.allclose(rows.target.view_as(expected), expected, atol=1e-4)
+
+
+def test_metrics_of_values_ignore_rows_that_are_not_steps():
+    torch.manual_seed(0)
+    value, target = torch.randn(2, 50)
+    weight = (torch.arange(50) % 3 > 0).float()
+    target[weight == 0] = 1e6
+    kept = weight > 0
+    expected = 1 - (target - value)[kept].var() / target[kept].var()
+    assert float(explained_variance(value, target, weight)) == pytest.approx(float(expected), abs=1e-5)
+    for rows in (0, 1):  # a rollout of one step of one env, and one that only resets it
+        weight = (torch.arange(50) < rows).float()
+        assert float(explained_variance(value, target, weight)) == 0
+    config = PPOConfig(rollout_length=12, lr=1e-6, **PLAIN)
+    learner, batch = rollout(config, Toy("PointMass", 4, limit=3, autoreset="next_step"))
+    assert not batch.valid.all()
+    rows = learner.prepare(batch)
+    mean = float(learner.update(batch).metrics["value/mean"])
+    assert mean == pytest.approx(float(rows.target[rows.weight > 0].mean()), abs=1e-6)
 
 
 def test_a_target_kl_stops_the_update():

@@ -274,7 +274,7 @@ class PPO(LearnerState):
         if normalizer is not None:
             self.merge_observations(batch)
         metrics |= {
-            "value/mean": rows.target.mean(),
+            "value/mean": (rows.target * rows.weight).sum() / rows.weight.sum().clamp_min(1.0),
             "value/explained_variance": explained_variance(rows.value, rows.target, rows.weight),
             "policy/learning_rate": torch.tensor(self.lr),
             "policy/gradient_steps": torch.tensor(float(steps)),
@@ -370,9 +370,18 @@ def normalize(x: Tensor, weight: Tensor, peers: Peers) -> Tensor:
 
 
 def explained_variance(value: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-    """Return 1 - Var(target - value) / Var(target); 1 is a perfect critic, 0 a constant one."""
-    rows = weight > 0
-    return 1 - (target - value)[rows].var() / target[rows].var().clamp_min(1e-12)
+    """Return 1 - Var(target - value) / Var(target); 1 is a perfect critic, 0 a constant one.
+
+    Rows of weight 0 do not count. 0 if all targets are equal, for instance because there is only one row.
+    """
+    total = weight.sum().clamp_min(1.0)
+
+    def variance(x: Tensor) -> Tensor:
+        mean = (x * weight).sum() / total
+        return ((x - mean).square() * weight).sum() / total
+
+    spread = variance(target)
+    return torch.where(spread > 0, 1 - variance(target - value) / spread.clamp_min(1e-12), 0.0)
 
 
 def select_rows(rows: RolloutRows, index: Tensor) -> RolloutRows:

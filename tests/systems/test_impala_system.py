@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import os
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 from host_killer import HostKiller, host_processes
 
 from troop.algorithms import APPOConfig, ImpalaConfig, PPOConfig, UnrealConfig
+from troop.algorithms.actor_critic_policy import evaluate_trajectory
+from troop.core.algorithm import UpdateResult
 from troop.core.engine import Until
 from troop.core.errors import BadInput
 from troop.core.system import Evaluation, RunSettings
@@ -57,6 +60,46 @@ def test_batches_come_from_all_actors_and_every_stream_is_learned_from_once(algo
         runs.append([batch.obs["obs"].clone() for batch in seen])
         host.close()
     assert all(torch.equal(one, two) for one, two in zip(*runs, strict=True))
+
+
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+def test_unchanged_weights_reproduce_the_probabilities_of_acting_and_unrolls_overlap(core, autoreset):
+    """The learner recomputes what the actors did: states, last steps and streams arrive as they were."""
+    env = Toy("PointMass", 4, limit=7, discrete=True, autoreset=autoreset, last_step=True)
+    config = ImpalaConfig(unroll_length=5, hidden=(8, 8), core=core, core_size=4)
+    host = Host(IMPALA(2, 3).program(config, env, SETTINGS), 3)
+    learner, unrolls = host.roles["learner"], {}
+    for actor in ("actor0", "actor1"):
+        for recorder in host.roles[actor].sampler.recorders:
+
+            def take(recorder=recorder, finish=recorder._take):
+                unrolls.setdefault(id(recorder), []).append(copy.deepcopy(finish()))
+                return copy.deepcopy(unrolls[id(recorder)][-1])
+
+            recorder._take = take
+
+    def compare(batch):
+        policy = learner.algorithm.policy
+        outputs, _, _ = evaluate_trajectory(policy, batch)
+        log_prob = policy.distribution.log_prob(outputs, batch.action.flatten()).view_as(batch.reward)
+        assert torch.allclose(log_prob, batch.extras["log_prob"], atol=1e-5)
+        return UpdateResult({})
+
+    learner.algorithm.update = compare
+    rounds(host, 120)
+    host.close()
+    assert learner.updates > 5 and len(unrolls) == 4
+    for sequence in unrolls.values():
+        for one, two in itertools.pairwise(sequence):
+            assert all(torch.equal(x[-1], two.obs[name][0]) for name, x in one.obs.items())
+            assert torch.equal(one.started[-1], two.started[0])
+            if core != "none":
+                _, _, states = learner.algorithm.policy(
+                    {name: x[:-1].flatten(0, 1) for name, x in one.obs.items()}, one.state, one.started[:-1]
+                )
+                h = states["core"]["h"].view(5, 2, -1)[-1].masked_fill(one.started[-1].unsqueeze(-1), 0.0)
+                assert torch.allclose(h, two.state["core"]["h"], atol=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

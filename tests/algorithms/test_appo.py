@@ -1,6 +1,8 @@
 """APPO: both kinds against independent versions, stale rows, and PPO as the special case of no lag."""
 
 import copy
+import dataclasses
+import math
 
 import pytest
 import torch
@@ -133,6 +135,51 @@ def test_target_kind_takes_ratio_and_corrections_against_the_target_network():
     ratio = (mu - pi_target).exp().clamp_max(2.0) * (pi - mu).exp()
     surrogate = torch.min(ratio * advantage, ratio.clamp(0.6, 1.4) * advantage).mean()
     assert float(policy_loss) == pytest.approx(-float(surrogate), abs=1e-5) and torch.isfinite(loss)
+
+
+@pytest.mark.parametrize("shift", [-300.0, 300.0])
+@pytest.mark.parametrize("kind", ["behaviour", "target"])
+def test_probabilities_that_differ_without_bound_leave_the_gradient_finite(kind, shift):
+    config = APPOConfig(clip_against=kind, rollout_length=8, **PLAIN)
+    learner, batch = rollout(config, ENV)
+    expected, _, _ = learner.value_and_grad(first_minibatch(learner, batch))
+    batch.extras["log_prob"][2, 3] += shift  # the exponential of the difference overflows float32
+    grads, loss, metrics = learner.value_and_grad(first_minibatch(learner, batch))
+    assert torch.isfinite(loss) and all(torch.isfinite(x).all() for x in grads)
+    assert all(torch.isfinite(x) for x in metrics)
+    assert not all(torch.equal(x, y) for x, y in zip(grads, expected, strict=True))
+
+
+@pytest.mark.parametrize("ratio, advantage", [(1.2, 1), (1.2, -1), (0.85, 1), (0.85, -1), (1.05, 1), (30, 1)])
+def test_the_surrogate_has_no_gradient_where_the_ratio_has_left_the_clip_range(ratio, advantage, monkeypatch):
+    config = APPOConfig(
+        rollout_length=4, clip=0.1, value_coef=0.0, entropy_coef=0.0, normalize_advantages=False, **PLAIN
+    )
+    learner, batch = rollout(config, ENV)
+    batch.extras["log_prob"].sub_(math.log(ratio))
+    constant = torch.full_like(batch.reward, float(advantage))
+    monkeypatch.setattr(learner, "targets", lambda *_: (torch.zeros_like(constant), constant))
+    grads, _, _ = learner.value_and_grad(first_minibatch(learner, batch))
+    clipped = (advantage > 0 and ratio > 1.1) or (advantage < 0 and ratio < 1 / 1.1)
+    assert any(x.any() for x in grads) != clipped
+
+
+def test_target_and_behaviour_policies_that_agree_leave_the_ratio_of_ppo():
+    """Where pi_T = mu the ratio is pi / mu; where pi_T = pi it is min(mu / pi, 2) pi / mu, at most 1."""
+    config = APPOConfig(
+        clip_against="target", rollout_length=8, clip=0.4, normalize_advantages=False, value_clip=0.0, **PLAIN
+    )
+    learner, batch = rollout(config, ENV, shifted)
+    minibatch = first_minibatch(learner, batch)
+    mu, outputs = batch.extras["log_prob"], evaluate_trajectory(learner.policy, minibatch.trajectory)[0]
+    action = minibatch.trajectory.action.flatten()
+    pi = learner.policy.distribution.log_prob(outputs, action).view_as(mu).detach()
+    mu, fractions = minibatch.trajectory.extras["log_prob"], []
+    for target, ratio in ((mu, (pi - mu).exp()), (pi, (mu - pi).exp().clamp_max(2) * (pi - mu).exp())):
+        _, metrics = learner.loss(dataclasses.replace(minibatch, old_log_prob=target))
+        fractions.append(float(metrics[4]))
+        assert fractions[-1] == pytest.approx(float(((ratio < 0.6) | (ratio > 1.4)).float().mean()))
+    assert fractions[0] > 0
 
 
 def test_rows_of_old_policies_do_not_change_the_gradient():

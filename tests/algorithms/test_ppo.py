@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from troop.algorithms.actor_critic_policy import evaluate_trajectory
-from troop.algorithms.ppo import PPOConfig, adapt_learning_rate
+from troop.algorithms.ppo import PPOConfig, adapt_learning_rate, explained_variance
 from troop.core.batch import TrajectorySpec
 from troop.core.env import Continuous, Discrete, EnvSpec, Field, Step
 from troop.envs import Toy
@@ -177,6 +177,17 @@ def test_with_one_epoch_one_minibatch_and_no_clip_the_gradient_is_that_of_a2c():
         assert torch.allclose(a2c, ours, atol=1e-6) and torch.allclose(a2c, ratio, atol=1e-6)
 
 
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+@pytest.mark.parametrize("valid", [True, False])
+def test_a_probability_that_grew_without_bound_leaves_the_gradient_finite(sign, valid):
+    learner, batch = rollout(PPOConfig(rollout_length=8, normalize_advantages="none", **PLAIN))
+    rows = learner.prepare(batch)
+    rows.log_prob[3] -= 300.0  # the exponential of the difference overflows float32
+    rows.advantage[3], rows.weight[3] = sign, float(valid)
+    grads, loss, _ = learner.value_and_grad(rows, torch.tensor(0.2))
+    assert torch.isfinite(loss) and all(torch.isfinite(x).all() for x in grads)
+
+
 def clock_step(time, limit, next_step):
     """Constant observations, reward 1, truncation every `limit` steps, in either autoreset mode."""
     obs, other = ({"obs": torch.ones(4, 1)} for _ in range(2))
@@ -339,6 +350,25 @@ def test_rewards_are_divided_by_the_standard_deviation_of_returns():
     assert torch.allclose(rows.target.view_as(expected), expected, atol=1e-4)
 
 
+def test_metrics_of_values_ignore_rows_that_are_not_steps():
+    torch.manual_seed(0)
+    value, target = torch.randn(2, 50)
+    weight = (torch.arange(50) % 3 > 0).float()
+    target[weight == 0] = 1e6
+    kept = weight > 0
+    expected = 1 - (target - value)[kept].var() / target[kept].var()
+    assert float(explained_variance(value, target, weight)) == pytest.approx(float(expected), abs=1e-5)
+    for rows in (0, 1):  # a rollout of one step of one env, and one that only resets it
+        weight = (torch.arange(50) < rows).float()
+        assert float(explained_variance(value, target, weight)) == 0
+    config = PPOConfig(rollout_length=12, lr=1e-6, **PLAIN)
+    learner, batch = rollout(config, Toy("PointMass", 4, limit=3, autoreset="next_step"))
+    assert not batch.valid.all()
+    rows = learner.prepare(batch)
+    mean = float(learner.update(batch).metrics["value/mean"])
+    assert mean == pytest.approx(float(rows.target[rows.weight > 0].mean()), abs=1e-6)
+
+
 def test_a_target_kl_stops_the_update():
     learner, batch = rollout(PPOConfig(rollout_length=16, epochs=50, lr=0.05, target_kl=0.01, **PLAIN))
     steps = float(learner.update(batch).metrics["policy/gradient_steps"])
@@ -364,9 +394,19 @@ def test_learning_rate_and_clip_fall_linearly_to_zero():
     ],
 )
 def test_minibatches_that_do_not_divide_the_rollout_are_refused_with_numbers_that_do(config, numbers):
-    reason = config.unsupported_reason(spec())
+    reason = config.indivisible_reason(6)
     assert reason is not None and numbers in reason and str(config.minibatches) in reason
-    assert PPOConfig(rollout_length=10, minibatches=6).unsupported_reason(spec()) is None
+    assert PPOConfig(rollout_length=10, minibatches=6).indivisible_reason(6) is None
+
+
+def test_divisors_of_a_huge_batch_are_found_at_once():
+    reason = PPOConfig(rollout_length=100_000, minibatches=7).indivisible_reason(2**20)
+    assert reason is not None and "; 4, 5, 8 would" in reason
+
+
+def test_two_schedules_of_the_learning_rate_are_refused():
+    reason = PPOConfig(desired_kl=0.01, anneal_steps=1000).unsupported_reason(spec())
+    assert reason is not None and "--desired-kl" in reason and "--anneal-steps" in reason
 
 
 def test_a_saved_learner_continues_equal():

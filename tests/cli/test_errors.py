@@ -47,17 +47,19 @@ INVALID = [
     ),
     (
         ["train", "ppo", "--envs", "6", "--minibatches", "7"],
-        "384 rows of a rollout of 64 steps of 6 envs; 4, 6, 8",
+        "384 rows of a batch of 64 steps of 6 env streams; 4, 6, 8",
     ),
     (
         ["train", "ppo", "--rollout-length", "7", "--minibatches", "5"],
-        "448 rows of a rollout of 7 steps of 64 envs; 2, 4, 7",
+        "448 rows of a batch of 7 steps of 64 env streams; 2, 4, 7",
     ),
-    (["train", "ppo-lstm", "--envs", "6", "--minibatches", "4"], "the 6 envs of a rollout of 64 steps"),
+    (["train", "ppo-lstm", "--envs", "6", "--minibatches", "4"], "the 6 env streams of a batch of 64 steps"),
     (
         ["train", "a3c", "--envs", "3", "--minibatches", "4"],
-        "15 rows of a rollout of 5 steps of 3 envs; 1, 3, 5",
+        "15 rows of a batch of 5 steps of 3 env streams; 1, 3, 5",
     ),
+    (["train", "appo", "--batch-size", "9"], "the 9 env streams of a batch of 32 steps"),
+    (["train", "ppo", "--anneal-steps", "1000"], "both set the learning rate"),
     (["train", "apex-dqn", "--system.devices", "lerner=cpu"], "'lerner'; did you mean 'learner'?"),
     (["train", "apex-dqn", "--system.devices", "learner"], "--system.devices is 'learner'; it must"),
     (["train", "apex-dqn", "--system.devices", "actor=cpu,actor=cpu"], "each role at most once"),

@@ -175,6 +175,35 @@ def test_new_episodes_of_a_resumed_run_are_not_joined_to_the_old_ones(core):
     assert not (jumps & ~batch.ended).any()
 
 
+@pytest.mark.parametrize(
+    "envs, limit, recreate_every, interval",
+    [(4, 10, 5000, 5000), (4, 4000, 5000, 8002), (4, 10, 0, 0), (2**16, 10, 5000, 0), (2**16, 10, 900, 900)],
+)
+def test_envs_are_recreated_after_complete_episodes_or_never(envs, limit, recreate_every, interval):
+    spec = Toy("Clock", envs, limit=limit).spec
+    assert OnPolicy(recreate_every=recreate_every).recreate_interval(spec) == interval
+
+
+def test_episodes_longer_than_the_interval_of_recreation_are_completed():
+    env = Toy("Clock", 4, limit=30)
+    program = OnPolicy(recreate_every=20).program(ALGORITHMS["ppo"], env, SETTINGS)
+    host = Host(program, 3)
+    lengths, trainer = [], host.roles["trainer"]
+    on_step, current = trainer.recorder.on_step, torch.zeros(4)
+
+    def count(step):
+        current.add_(step.valid)
+        ended = step.terminated | step.truncated
+        lengths.extend(current[ended].tolist())
+        current.masked_fill_(ended, 0)
+        return on_step(step)
+
+    trainer.recorder.on_step = count
+    step_rounds(host, 62)
+    host.close()
+    assert lengths.count(30.0) >= 4  # each env, after its first episode, which was truncated early
+
+
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_rollout_has_the_version_of_the_policy_that_made_it(system):
     host, name = host_of(system, "lstm", "clock"), "trainer" if system == "on-policy" else "worker1"

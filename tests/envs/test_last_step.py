@@ -16,14 +16,33 @@ CASES = {
     "toy, next step": Toy("PointMass", 3, limit=4, autoreset="next_step", last_step=True),
     "toy, discrete": Toy("Countdown", 3, limit=5, discrete=True, last_step=True),
     "gymnasium": Gymnasium("CartPole-v1", 3, last_step=True),
+    "several discrete actions": Gymnasium(f"{__name__}:Levers", 3, last_step=True),
     "envpool": EnvPool("CartPole-v1", 3, 1, last_step=True),
 }
+
+
+class Levers(gymnasium.Env):
+    """Three discrete actions at once; episodes of four steps."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.MultiDiscrete([3, 2, 4])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(2, np.float32), float(action.sum()), self.steps == 4, False, {}
 
 
 def expected_action(action, kind):
     if isinstance(kind, Continuous):
         return action.clamp(-1, 1)
-    return torch.eye(kind.choices)[action]
+    sizes = kind.factors or (kind.choices,)
+    parts = zip(np.unravel_index(action.numpy(), sizes), sizes, strict=True)
+    return torch.cat([torch.eye(size)[torch.from_numpy(part)] for part, size in parts], -1)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -51,6 +70,20 @@ def test_observations_contain_the_action_and_reward_that_led_to_them(case):
             else:
                 assert torch.equal(step.obs[LAST_ACTION][row], led)
     assert ends
+    env.close()
+
+
+def test_several_discrete_actions_have_a_one_hot_each():
+    config = CASES["several discrete actions"]
+    assert config.spec.obs[LAST_ACTION].shape == (9,)  # not one column for each of 24 combinations
+    env = config.make(1)
+    env.reset(1)
+    last = env.step(torch.tensor([0, 23, 9])).obs[LAST_ACTION]  # (0, 0, 0), (2, 1, 3), (1, 0, 1)
+    assert last.tolist() == [
+        [1, 0, 0, 1, 0, 1, 0, 0, 0],
+        [0, 0, 1, 0, 1, 0, 0, 0, 1],
+        [0, 1, 0, 1, 0, 0, 1, 0, 0],
+    ]
     env.close()
 
 

@@ -131,6 +131,10 @@ CASES = {
         Gymnasium("robot_env:Robot", 1),
         DQNConfig(hidden=(16,)),
     ),
+    "GRU, several last actions": lambda: (
+        Gymnasium("robot_env:Robot", 1, last_step=True),
+        PPOConfig(hidden=(16, 16), core="gru", core_size=8),
+    ),
     "everything in a dict": lambda: (Gymnasium(f"{__name__}:Room", 1), PPOConfig(hidden=(16, 16))),
     "stacked grey frames": lambda: (
         EnvPool("CarRacing-v3", 1, 1, frames=FrameConfig(gray=True, shrink=4, stack=3)),

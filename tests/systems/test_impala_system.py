@@ -1,19 +1,24 @@
 """IMPALA: every trajectory is learned from once, in any division of envs among actors; kills and lag."""
 
 import copy
+import dataclasses
+import itertools
 import os
 
 import pytest
 import torch
 from host_killer import HostKiller, host_processes
 
-from troop.algorithms import ImpalaConfig, PPOConfig, UnrealConfig
+from troop.algorithms import APPOConfig, ImpalaConfig, PPOConfig, UnrealConfig
+from troop.algorithms.actor_critic_policy import evaluate_trajectory
+from troop.core.algorithm import UpdateResult
 from troop.core.engine import Until
+from troop.core.errors import BadInput
 from troop.core.system import Evaluation, RunSettings
 from troop.engines import Inline, Processes
 from troop.engines.host import Host
 from troop.envs import Toy
-from troop.systems import IMPALA
+from troop.systems import A3C, IMPALA, SEED, DataParallel, OnPolicy
 
 SETTINGS = RunSettings(3, "cpu", Evaluation(episodes=2, env_steps=400, max_episode_steps=20))
 ENV = Toy("Countdown", 4, limit=9, discrete=True)
@@ -55,6 +60,46 @@ def test_batches_come_from_all_actors_and_every_stream_is_learned_from_once(algo
         runs.append([batch.obs["obs"].clone() for batch in seen])
         host.close()
     assert all(torch.equal(one, two) for one, two in zip(*runs, strict=True))
+
+
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+def test_unchanged_weights_reproduce_the_probabilities_of_acting_and_unrolls_overlap(core, autoreset):
+    """The learner recomputes what the actors did: states, last steps and streams arrive as they were."""
+    env = Toy("PointMass", 4, limit=7, discrete=True, autoreset=autoreset, last_step=True)
+    config = ImpalaConfig(unroll_length=5, hidden=(8, 8), core=core, core_size=4)
+    host = Host(IMPALA(2, 3).program(config, env, SETTINGS), 3)
+    learner, unrolls = host.roles["learner"], {}
+    for actor in ("actor0", "actor1"):
+        for recorder in host.roles[actor].sampler.recorders:
+
+            def take(recorder=recorder, finish=recorder._take):
+                unrolls.setdefault(id(recorder), []).append(copy.deepcopy(finish()))
+                return copy.deepcopy(unrolls[id(recorder)][-1])
+
+            recorder._take = take
+
+    def compare(batch):
+        policy = learner.algorithm.policy
+        outputs, _, _ = evaluate_trajectory(policy, batch)
+        log_prob = policy.distribution.log_prob(outputs, batch.action.flatten()).view_as(batch.reward)
+        assert torch.allclose(log_prob, batch.extras["log_prob"], atol=1e-5)
+        return UpdateResult({})
+
+    learner.algorithm.update = compare
+    rounds(host, 120)
+    host.close()
+    assert learner.updates > 5 and len(unrolls) == 4
+    for sequence in unrolls.values():
+        for one, two in itertools.pairwise(sequence):
+            assert all(torch.equal(x[-1], two.obs[name][0]) for name, x in one.obs.items())
+            assert torch.equal(one.started[-1], two.started[0])
+            if core != "none":
+                _, _, states = learner.algorithm.policy(
+                    {name: x[:-1].flatten(0, 1) for name, x in one.obs.items()}, one.state, one.started[:-1]
+                )
+                h = states["core"]["h"].view(5, 2, -1)[-1].masked_fill(one.started[-1].unsqueeze(-1), 0.0)
+                assert torch.allclose(h, two.state["core"]["h"], atol=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -122,6 +167,46 @@ def test_a_saved_run_can_be_continued():
     assert before == host.roles["learner"].updates and other.roles["learner"].updates > before + 3
     for each in (host, other):
         each.close()
+
+
+@pytest.mark.parametrize(
+    "system",
+    [IMPALA(1, 9), SEED(1, batch_size=9), OnPolicy(), DataParallel(2), A3C(2)],
+    ids=lambda x: x.__class__,
+)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        APPOConfig(rollout_length=5, minibatches=4),
+        PPOConfig(rollout_length=5, core="gru", minibatches=4),
+        PPOConfig(rollout_length=5, minibatches=4),
+    ],
+    ids=["appo", "recurrent ppo", "ppo"],
+)
+def test_batches_that_do_not_divide_into_minibatches_are_refused_with_numbers_that_would(system, algorithm):
+    with pytest.raises(
+        BadInput, match=r"--minibatches is 4, which does not divide the .*; 1, 3, [59] would\."
+    ):
+        system.program(algorithm, dataclasses.replace(ENV, envs=9), SETTINGS)
+    divisible = dataclasses.replace(algorithm, minibatches=3)
+    assert system.program(divisible, dataclasses.replace(ENV, envs=9), SETTINGS).nodes
+
+
+def test_lag_of_data_is_counted_in_updates_after_the_learner_was_restored():
+    """A learner that lost updates continues with its own count; actors and weights continue as they are."""
+    host = Host(IMPALA(2, 4).program(ALGORITHMS["impala"], ENV, SETTINGS), 3)
+    learner = host.roles["learner"]
+    rounds(host, 40)
+    saved = copy.deepcopy(learner.state_dict())
+    rounds(host, 80)
+    lost = learner.updates - saved["counts"]["updates"]
+    learner.load_state_dict(saved)
+    learner.on_restart()
+    before = [float(m["policy/data_lag_max"]) for m in rounds(host, 20) if "policy/data_lag_max" in m]
+    lags = [float(m["policy/data_lag_max"]) for m in rounds(host, 80) if "policy/data_lag_max" in m]
+    assert lost > 5 and before and max(lags) < lost and min(lags) > 0
+    assert host.roles["weights"].version == learner.updates
+    host.close()
 
 
 @pytest.mark.reliability("K5", "K6")

@@ -10,6 +10,7 @@ docs/explanation/algorithms/appo.md has the deviations from both codes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from troop.algorithms.optim.optimizer import OptimizerConfig
 from troop.algorithms.optim.statistics import merge_batch
 from troop.algorithms.optim.target import copy_parameters, frozen_copy
 from troop.algorithms.optim.value_and_grad import value_and_grad
-from troop.algorithms.requirements import action_mask_reason, observation_reason
+from troop.algorithms.requirements import action_mask_reason, minibatch_reason, observation_reason
 from troop.core.algorithm import UpdateResult
 from troop.core.batch import Trajectory, TrajectorySpec
 from troop.core.config import bounded
@@ -40,6 +41,7 @@ from troop.nets.recurrent import Core
 
 MIN_RATIO, MAX_RATIO = 0.05, 20.0  # bounds of pi / mu before clipping (Sample Factory)
 MAX_IMPORTANCE = 2.0  # upper bound of mu / pi_target (IMPACT)
+MAX_LOG_RATIO = 20.0  # of pi / pi_target: its exponential is finite, and so is the gradient of clipped rows
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,10 @@ class APPOConfig:
         """Check observations, actions and action masks."""
         return observation_reason(spec, self.net, False) or action_mask_reason(spec)
 
+    def indivisible_reason(self, streams: int) -> str | None:
+        """Check that the env streams of a batch divide into minibatches."""
+        return minibatch_reason(self.minibatches, streams, "env streams", self.rollout_length, streams)
+
     def policy(self, spec: EnvSpec) -> ActorCriticPolicy:
         """Build the policy alone, on the CPU."""
         return ActorCriticPolicy(spec, self.network, self.normalize_observations, self.log_std_init)
@@ -189,9 +195,11 @@ class APPO(LearnerState):
         log_ratio = log_prob - behaviour
         if cfg.clip_against == "target":
             corrected = batch.old_log_prob - behaviour  # pi_T / mu, for V-trace
-            ratio = torch.exp(-corrected).clamp_max(MAX_IMPORTANCE) * log_ratio.exp()
+            log_importance = (-corrected).clamp_max(math.log(MAX_IMPORTANCE))
+            ratio = (log_importance + log_ratio).clamp_max(MAX_LOG_RATIO).exp()
         else:
-            corrected, ratio = log_ratio.detach(), log_ratio.exp().clamp(MIN_RATIO, MAX_RATIO)
+            corrected = log_ratio.detach()
+            ratio = log_ratio.clamp(math.log(MIN_RATIO), math.log(MAX_RATIO)).exp()
         v, advantage = self.targets(batch, corrected, values, final_values)
         if cfg.normalize_advantages:
             deviation = (advantage - mean(advantage)) * batch.weight
@@ -227,7 +235,7 @@ class APPO(LearnerState):
 
     def minibatches(self, batch: Trajectory, reward: Tensor, weight: Tensor) -> Iterator[Minibatch]:
         """Yield the minibatches of all epochs; each epoch has a new permutation of the env streams."""
-        streams, count = len(batch), min(self.cfg.minibatches, len(batch))
+        streams, count = len(batch), self.cfg.minibatches
         with torch.no_grad():
             outputs, values, _ = evaluate_trajectory(self.policy, batch)
             if self.target is not None:

@@ -20,7 +20,7 @@ from troop.algorithms.optim.learner_state import LearnerState
 from troop.algorithms.optim.optimizer import OptimizerConfig, OptimizerKind
 from troop.algorithms.optim.statistics import merge_batch
 from troop.algorithms.optim.value_and_grad import value_and_grad
-from troop.algorithms.requirements import action_mask_reason, observation_reason
+from troop.algorithms.requirements import action_mask_reason, minibatch_reason, observation_reason
 from troop.core.algorithm import UpdateResult
 from troop.core.batch import State, Trajectory, TrajectorySpec, select_state
 from troop.core.config import bounded
@@ -37,6 +37,7 @@ from troop.nets.recurrent import Core
 KL_FACTOR = 2.0  # the learning rate changes where the KL divergence is off its target by more than this
 LR_FACTOR = 1.5  # by which it changes
 LR_MIN, LR_MAX = 1e-5, 1e-2
+MAX_LOG_RATIO = 20.0  # of pi / pi_old: its exponential is finite, and so is the gradient of clipped rows
 
 
 @dataclass(frozen=True)
@@ -120,25 +121,19 @@ class PPOConfig:
         return ActorCriticConfig(self.hidden, self.activation, self.core, self.core_size, self.net)
 
     def unsupported_reason(self, spec: EnvSpec) -> str | None:
-        """Check observations and actions, and that the rollout can be divided into minibatches."""
+        """Check observations and actions, and that no two settings contradict each other."""
         if self.separate_grad_clip and (self.core != "none" or spec.images):
             return "separate_grad_clip needs an actor and a critic without shared layers"
-        reasons = (
-            observation_reason(spec, self.net, False),
-            action_mask_reason(spec),
-            self._indivisible_reason(spec.envs),
-        )
-        return next(filter(None, reasons), None)
+        if self.desired_kl and self.anneal_steps:
+            return "--desired-kl and --anneal-steps both set the learning rate; set one of them to 0"
+        return observation_reason(spec, self.net, False) or action_mask_reason(spec)
 
-    def _indivisible_reason(self, envs: int) -> str | None:
-        rows, unit = (envs, "envs") if self.core != "none" else (envs * self.rollout_length, "rows")
-        if rows % self.minibatches == 0:
-            return None
-        divisors = [n for n in range(1, rows + 1) if rows % n == 0]
-        nearest = sorted(sorted(divisors, key=lambda n: abs(n - self.minibatches))[:3])
-        return (
-            f"--minibatches is {self.minibatches}, which does not divide the {rows} {unit} of a rollout of "
-            f"{self.rollout_length} steps of {envs} envs; {', '.join(map(str, nearest))} would"
+    def indivisible_reason(self, streams: int) -> str | None:
+        """Check that the rows of a rollout, with a core its env streams, divide into minibatches."""
+        whole_streams = self.core != "none"
+        rows = streams if whole_streams else streams * self.rollout_length
+        return minibatch_reason(
+            self.minibatches, rows, "env streams" if whole_streams else "rows", self.rollout_length, streams
         )
 
     def policy(self, spec: EnvSpec) -> ActorCriticPolicy:
@@ -198,7 +193,7 @@ class PPO(LearnerState):
         advantage = rows.advantage
         log_prob = distribution.log_prob(outputs, rows.action)
         if cfg.clip:
-            ratio = (log_prob - rows.log_prob).exp()
+            ratio = (log_prob - rows.log_prob).clamp_max(MAX_LOG_RATIO).exp()
             clipped = torch.maximum(torch.minimum(ratio, 1 + clip), 1 - clip)
             policy_loss = -mean(torch.minimum(ratio * advantage, clipped * advantage))
             outside = mean(((ratio.detach() - 1).abs() > clip).float())
@@ -279,7 +274,7 @@ class PPO(LearnerState):
         if normalizer is not None:
             self.merge_observations(batch)
         metrics |= {
-            "value/mean": rows.target.mean(),
+            "value/mean": (rows.target * rows.weight).sum() / rows.weight.sum().clamp_min(1.0),
             "value/explained_variance": explained_variance(rows.value, rows.target, rows.weight),
             "policy/learning_rate": torch.tensor(self.lr),
             "policy/gradient_steps": torch.tensor(float(steps)),
@@ -375,9 +370,18 @@ def normalize(x: Tensor, weight: Tensor, peers: Peers) -> Tensor:
 
 
 def explained_variance(value: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-    """Return 1 - Var(target - value) / Var(target); 1 is a perfect critic, 0 a constant one."""
-    rows = weight > 0
-    return 1 - (target - value)[rows].var() / target[rows].var().clamp_min(1e-12)
+    """Return 1 - Var(target - value) / Var(target); 1 is a perfect critic, 0 a constant one.
+
+    Rows of weight 0 do not count. 0 if all targets are equal, for instance because there is only one row.
+    """
+    total = weight.sum().clamp_min(1.0)
+
+    def variance(x: Tensor) -> Tensor:
+        mean = (x * weight).sum() / total
+        return ((x - mean).square() * weight).sum() / total
+
+    spread = variance(target)
+    return torch.where(spread > 0, 1 - variance(target - value) / spread.clamp_min(1e-12), 0.0)
 
 
 def select_rows(rows: RolloutRows, index: Tensor) -> RolloutRows:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from troop.core.env import ACTION_MASK, PRIVILEGED, Continuous, Discrete, EnvSpec
@@ -123,6 +125,19 @@ def action_mask_reason(spec: EnvSpec) -> str | None:
     if spec.width(ACTION_MASK) != choices:
         return f"{spec.id} has an action mask of {spec.width(ACTION_MASK)} elements for {choices} choices"
     return None
+
+
+def minibatch_reason(minibatches: int, count: int, unit: str, steps: int, streams: int) -> str | None:
+    """Require that `minibatches` divides the `count` rows or env streams of a batch of `steps` steps."""
+    if count % minibatches == 0:
+        return None
+    small = [n for n in range(1, math.isqrt(count) + 1) if count % n == 0]
+    divisors = {*small, *(count // n for n in small)}
+    nearest = sorted(sorted(divisors, key=lambda n: (abs(n - minibatches), n))[:3])
+    return (
+        f"--minibatches is {minibatches}, which does not divide the {count} {unit} of a batch of {steps} "
+        f"steps of {streams} env streams; {', '.join(map(str, nearest))} would"
+    )
 
 
 def _image_reason(env: str, shape: tuple[int, ...], torso: str) -> str | None:

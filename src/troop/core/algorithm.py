@@ -156,6 +156,15 @@ class PrioritizesSequences(Protocol):
         ...
 
 
+@runtime_checkable
+class DividesBatches(Protocol):
+    """An algorithm config that divides each batch into minibatches; optional."""
+
+    def indivisible_reason(self, streams: int) -> str | None:
+        """Return why batches of `streams` env streams cannot be divided, with numbers that would do."""
+        ...
+
+
 class PartialLearner(Algorithm[Transition], Protocol):
     """One half of an actor-critic whose critics and actor learn on different hosts (PQL).
 

@@ -13,10 +13,15 @@ LAST_ACTION, LAST_REWARD = "last_action", "last_reward"
 
 
 def last_step_spec(spec: EnvSpec) -> EnvSpec:
-    """Return the spec with both observations: the action as a one-hot or as it is, the reward clipped."""
-    size = spec.action.size if isinstance(spec.action, Continuous) else spec.action.choices
+    """Return the spec with both observations: the action as one-hots or as it is, the reward clipped."""
+    size = spec.action.size if isinstance(spec.action, Continuous) else sum(one_hot_sizes(spec.action))
     extra = {LAST_ACTION: Field((size,)), LAST_REWARD: Field((1,))}
     return dataclasses.replace(spec, obs=spec.obs | extra)
+
+
+def one_hot_sizes(action: Discrete) -> tuple[int, ...]:
+    """Return the widths of the one-hots of an action: one for each of several discrete actions."""
+    return action.factors or (action.choices,)
 
 
 def without_last_step(spec: EnvSpec) -> EnvSpec:
@@ -30,7 +35,9 @@ def last_step_rows(action: np.ndarray, reward: np.ndarray, kind: Continuous | Di
     if isinstance(kind, Continuous):
         rows = action.clip(-1, 1).astype(np.float32)
     else:
-        rows = (action[:, None] == np.arange(kind.choices)).astype(np.float32)
+        sizes = one_hot_sizes(kind)
+        parts = zip(np.unravel_index(action, sizes), sizes, strict=True)
+        rows = np.concatenate([part[:, None] == np.arange(size) for part, size in parts], 1, dtype=np.float32)
     return {LAST_ACTION: rows, LAST_REWARD: reward.clip(-1, 1).astype(np.float32)[:, None]}
 
 

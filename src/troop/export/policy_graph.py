@@ -9,8 +9,9 @@ from torch.utils import _pytree as pytree
 
 from troop.core.batch import State
 from troop.core.env import Continuous, Obs
-from troop.envs.last_step import LAST_ACTION, LAST_REWARD
+from troop.envs.last_step import LAST_ACTION, LAST_REWARD, one_hot_sizes
 from troop.export.interface_graph import InterfaceGraph, TensorSpec
+from troop.functional.distributions import Categorical
 from troop.trained_policy import TrainedPolicy
 
 FRAMES, ACTION, POLICY = "frames", "action", "policy"  # parts of the memory
@@ -83,7 +84,9 @@ class PolicyGraph(nn.Module):
         if isinstance(kind, Continuous):
             last = action.float().clamp(-1, 1)
         else:
-            last = functional.one_hot(action, kind.choices).float()
+            sizes = one_hot_sizes(kind)
+            parts = zip(Categorical(sizes).parts(action), sizes, strict=True)
+            last = torch.cat([functional.one_hot(part, size) for part, size in parts], -1).float()
         rows = {LAST_ACTION: last, LAST_REWARD: reward.float().clamp(-1, 1).unsqueeze(-1)}
         return {name: _where(started, torch.zeros_like(x), x) for name, x in rows.items()}
 

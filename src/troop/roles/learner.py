@@ -113,10 +113,13 @@ class Learner(Generic[Batch]):
         return batch
 
     def _data_lag(self, batch: Transition | Trajectory) -> Metrics:
-        """Return by how many updates the policies that collected a trajectory were behind."""
+        """Return by how many updates the policies that collected a trajectory were behind.
+
+        0 for policies of updates that were lost because this learner was restored from a checkpoint.
+        """
         if not isinstance(batch, Trajectory):
             return {}
-        lag = (self.updates - batch.extras["version"][batch.valid]).float()
+        lag = (self.updates - batch.extras["version"][batch.valid]).clamp_min(0).float()
         return {"policy/data_lag": lag.mean(), "policy/data_lag_max": lag.max()} if len(lag) else {}
 
     def _load_peer_weights(self) -> bool:

@@ -13,9 +13,11 @@ from troop.core.remote import Prefetch, readonly, zero_copy
 
 
 class Weights:
-    """Holds the weights published last; the version is the learner's number of updates and only grows.
+    """Holds the weights published last; the version is the learner's number of updates.
 
-    With a `delay` it holds those published that many publications before, for experiments with policy lag.
+    A learner restored from a checkpoint publishes smaller versions than before, so that the lag of data is
+    always a difference of updates; readers load every version that is not their own. With a `delay` it holds
+    those published that many publications before, for experiments with policy lag.
     """
 
     def __init__(self, module_name: str = "policy", delay: int = 0) -> None:
@@ -27,13 +29,9 @@ class Weights:
     @zero_copy
     @torch.no_grad()
     def publish(self, updates: int, weights: dict[str, Tensor]) -> None:
-        """Replace the weights by a copy of `weights`, those after `updates` updates.
-
-        A learner restored from a checkpoint publishes a smaller number of updates; the version grows anyway.
-        """
-        newest = self._published[-1][0] if self._published else self.version
+        """Replace the weights by a copy of `weights`, those after `updates` updates."""
         copied = {name: x.detach().to("cpu", copy=True) for name, x in weights.items()}
-        self._published.append((max(updates, newest + 1), copied))
+        self._published.append((updates, copied))
         self.version, self.weights = self._published[0]
 
     @readonly

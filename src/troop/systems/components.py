@@ -12,7 +12,7 @@ import torch
 from troop.core.algorithm import AlgorithmConfig, Policy, PrioritizesSequences
 from troop.core.batch import NStep, SequenceSpec, Trajectory, TrajectorySpec, Transition
 from troop.core.config_json import encode
-from troop.core.env import EnvConfig, EnvSpec
+from troop.core.env import Continuous, EnvConfig, EnvSpec
 from troop.core.errors import BadInput
 from troop.core.exploration import Exploration, PerEnv
 from troop.core.flow import WeightSource
@@ -32,6 +32,14 @@ from troop.roles.data_parallel import DataParallelTrainer
 from troop.roles.evaluator import Evaluator
 from troop.roles.sampler import Sampler, StatefulRecorder
 from troop.roles.trainer import Trainer
+
+MAX_RECORDED_ACTIONS = 2**26  # numbers kept to replay the actions of a resumed run: 256 MB of float32
+
+
+def affordable_steps(spec: EnvSpec) -> int:
+    """Return the vector steps whose actions may be recorded to restore the envs of a resumed run."""
+    action_size = spec.action.size if isinstance(spec.action, Continuous) else 1
+    return MAX_RECORDED_ACTIONS // (spec.envs * action_size)
 
 
 def n_step_experience(algorithm: AlgorithmConfig[Transition], spec: EnvSpec, system: str = "chosen") -> NStep:

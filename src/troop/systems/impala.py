@@ -56,7 +56,7 @@ class IMPALA:
     ) -> Program:
         """Actors and learner call the queue and the weights; no role calls an actor or the learner."""
         program, seed = Program("impala"), settings.seed
-        trajectory_experience(algorithm, program.name)
+        trajectory_experience(algorithm, program.name, self.batch_size)
         learners = ["learner", *(f"learner{rank}" for rank in range(1, self.learners))]
         defaults = dict.fromkeys(learners, settings.device)
         devices = parse_devices(self.devices, defaults | {f"actor{i}": "cpu" for i in range(self.actors)})

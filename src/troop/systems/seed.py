@@ -44,6 +44,7 @@ from troop.systems.components import (
     seeded_learner,
 )
 from troop.systems.devices import parse_devices
+from troop.systems.on_policy import trajectory_experience
 
 CHUNK_LENGTH = 8  # rows of an env that are sent to a replay of rows at once
 
@@ -129,6 +130,7 @@ class SEED:
     ) -> TrajectoryQueue | RateLimited:
         """Add the queue of trajectories, or the replay of algorithms that learn from sampled batches."""
         if isinstance(algorithm.experience, TrajectorySpec):
+            trajectory_experience(algorithm, program.name, self.batch_size)
             streams, max_bytes = self.queue_size * self.batch_size, int(self.queue_mb * 2**20)
             return program.add("queue", TrajectoryQueue, streams, max_bytes, self.batch_size)
         experience, replay = replay_experience(algorithm, env.spec, "seed"), self.replay

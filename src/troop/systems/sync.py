@@ -10,7 +10,7 @@ from typing import Any
 from troop.core.algorithm import Algorithm, AlgorithmConfig
 from troop.core.batch import NStep, Trajectory, Transition
 from troop.core.config import bounded
-from troop.core.env import Continuous, EnvConfig, EnvSpec
+from troop.core.env import EnvConfig, EnvSpec
 from troop.core.exploration import Exploration
 from troop.core.peers import NO_PEERS, Peers
 from troop.core.program import Program, build, derive_seed
@@ -28,6 +28,7 @@ from troop.systems.components import (
     Membership,
     add_evaluator,
     add_trainer_node,
+    affordable_steps,
     auto_compile,
     initial_sequence_priority,
     make_replay,
@@ -35,8 +36,6 @@ from troop.systems.components import (
     replay_experience,
     rows_per_env,
 )
-
-MAX_RECORDED_ACTIONS = 2**26  # numbers kept to replay the actions of a resumed run: 256 MB of float32
 
 
 @dataclass(frozen=True)
@@ -136,9 +135,7 @@ class Sync:
 
     def recreate_interval(self, spec: EnvSpec) -> int:
         """Return `recreate_every`, or fewer steps if their actions exceed 256 MB, but at least an episode."""
-        action_size = spec.action.size if isinstance(spec.action, Continuous) else 1
-        affordable = MAX_RECORDED_ACTIONS // (spec.envs * action_size)
-        return min(self.recreate_every, max(affordable, (spec.episode_limit or 0) + 2))
+        return min(self.recreate_every, max(affordable_steps(spec), (spec.episode_limit or 0) + 2))
 
     def replay_size(self, spec: EnvSpec, n: int) -> ReplaySize:
         """Return the rows per env of the replay; BadInput if they are too few to learn from."""

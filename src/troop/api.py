@@ -176,7 +176,7 @@ def stored_experiment(
     old = data.get("env")
     count = old.get("envs") if isinstance(old, dict) else None
     given = encode(resolve(env, count if isinstance(count, int) and count > 0 else None))
-    named = code_names(given, CONFIG_CLASSES).values()  # by the user, in this call
+    named = [name for _, name in code_names(given, CONFIG_CLASSES)]  # by the user, in this call
     return Experiment.from_dict(data | {"env": given}, (*allow, *named))
 
 

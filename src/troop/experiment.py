@@ -186,8 +186,8 @@ class Experiment(Generic[B]):
             stored = json.loads(json.dumps(self.to_dict(), allow_nan=False))
         except (TypeError, ValueError) as error:
             raise BadInput(f"The experiment cannot be stored in config.json: {error}.") from error
-        names = code_names(stored, CONFIG_CLASSES) | dict(decoded_code_names(self))
-        if Experiment.from_dict(stored, names.values()) != self:
+        names = [name for _, name in (*code_names(stored, CONFIG_CLASSES), *decoded_code_names(self))]
+        if Experiment.from_dict(stored, names) != self:
             raise BadInput(
                 "The experiment cannot be restored from config.json; give its configs fields of numbers, "
                 "text, booleans, None, tuples and dataclasses only."
@@ -324,7 +324,7 @@ class Experiment(Generic[B]):
             experiment.check_bounds()
         except RecursionError:
             raise BadInput("config.json is nested too deeply.") from None
-        require_allowed(dict(decoded_code_names(experiment)), allow)
+        require_allowed(decoded_code_names(experiment), allow)
         net = getattr(experiment.algorithm, "net", None)
         if isinstance(net, str) and is_code_name(net):
             check_stored_network(net, allow)

@@ -134,6 +134,22 @@ def test_classes_named_by_a_file_are_not_imported(stranger, field, kind):
         assert not (stranger / "called").exists()
 
 
+@pytest.mark.parametrize("place", ["list", "dotted key"])
+@pytest.mark.reliability("C4")
+def test_an_allowed_name_does_not_hide_another_one_at_the_same_path(stranger, place):
+    (stranger / "trusted_code.py").touch()
+    config = make_experiment("sac", "toy:PointMass").to_dict()
+    bad, good = {"kind": "stranger_code:NoEnv"}, {"kind": "trusted_code:Config"}
+    if place == "list":
+        config["env"]["faults"] = [bad, good]
+    else:
+        config["system"]["schedule"]["overlap"] = bad
+        config["system"]["schedule.overlap"] = good
+    with pytest.raises(BadInput, match="stranger_code:NoEnv as "):
+        Experiment.from_dict(config, allow=["trusted_code"])
+    assert not (stranger / "imported").exists()
+
+
 @pytest.mark.reliability("C4")
 def test_networks_named_by_a_file_are_not_imported(stranger):
     config = make_experiment("sac", "toy:PointMass").to_dict()

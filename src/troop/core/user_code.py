@@ -15,7 +15,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
@@ -175,18 +175,18 @@ def return_annotation(function: Any) -> object:  # noqa: ANN401 - any callable
         return None
 
 
-def require_allowed(names: Mapping[str, str], allow: Iterable[str]) -> None:
-    """Raise BadInput unless `allow` covers all `names`, given by the field that holds each of them."""
-    allow = tuple(allow)
+def require_allowed(names: Iterable[tuple[str, str]], allow: Iterable[str]) -> None:
+    """Raise BadInput unless `allow` covers all `names`, each given with the field that holds it."""
+    names, allow = tuple(names), tuple(allow)
     for entry in allow:
         _reject_standard_library(split(entry)[0] if is_code_name(entry) else _absolute(entry))
-    for name in names.values():
+    for _, name in names:
         _reject_standard_library(split(name)[0])
-    refused = {field: name for field, name in names.items() if not is_allowed(name, allow)}
+    refused = [(field, name) for field, name in names if not is_allowed(name, allow)]
     if not refused:
         return
-    found = ", ".join(f"{name} as {field}" for field, name in refused.items())
-    modules = list(dict.fromkeys(split(name)[0] for name in refused.values()))
+    found = ", ".join(f"{name} as {field}" for field, name in refused)
+    modules = list(dict.fromkeys(split(name)[0] for _, name in refused))
     flags = " ".join(f"--allow {module}" for module in modules)
     raise BadInput(
         f"The run needs code outside Troop: {found}; if you trust this code, add {flags} "

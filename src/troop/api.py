@@ -15,7 +15,7 @@ from troop.core.config import check, suggest
 from troop.core.config_json import code_names, encode
 from troop.core.devices import check_device
 from troop.core.engine import Engine, Until
-from troop.core.errors import BadInput, SetupProblem
+from troop.core.errors import BadInput, SetupProblem, UnsupportedEnv
 from troop.core.program import derive_seed
 from troop.envs.atari_scores import human_normalized
 from troop.envs.registry import Env, resolve
@@ -215,6 +215,8 @@ def load_policy(
     loaded = load_part(directory.checkpoints, "policy")
     if loaded is None:
         raise BadInput(f"{directory.path} has no checkpoint yet.")
+    if reason := config.algorithm.unsupported_reason(config.env.spec):
+        raise UnsupportedEnv(f"{reason}.")
     if loaded.skipped and not allow_older:
         raise SetupProblem(
             f"The newest checkpoint of {directory.path} is damaged ({'; '.join(loaded.skipped)}); restore "

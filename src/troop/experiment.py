@@ -296,7 +296,9 @@ class Experiment(Generic[B]):
         """
         if is_outside(self.algorithm) or ":" in str(getattr(self.algorithm, "net", "")):
             return  # code of the user may not support it
-        problem = SetupProblem(f"The policy in {loaded.path} does not fit config.json; restore one of them.")
+        problem = SetupProblem(
+            f"The policy in {loaded.path} does not fit config.json and the env {self.env.id}; restore both."
+        )
         try:
             with torch.device("meta"):
                 shapes = {k: v.shape for k, v in self.algorithm.policy(self.env.spec).state_dict().items()}

@@ -13,6 +13,7 @@ from troop.api import make_experiment
 from troop.cli.main import run
 from troop.core.errors import BadInput
 from troop.core.user_code import is_allowed
+from troop.envs import Gymnasium
 from troop.experiment import Experiment
 
 MODULE = """
@@ -215,6 +216,18 @@ def test_env_given_anew_replaces_the_one_of_the_file(stranger, capsys):
 
     assert troop.evaluate(path, episodes=2, env=stranger_code.Counter)["length_mean"] == 5
     assert troop.load_policy(path, env=stranger_code.Counter).spec.envs == 2
+
+
+def test_the_same_env_given_anew_keeps_its_settings(stranger):
+    path = stranger / "run"
+    fields = {"env__settings": (("limit", 4),), "evaluation__max_episode_steps": 8}
+    troop.train("sac", "stranger_code:Counter", envs=2, env_steps=40, run=path, quiet=True, **fields)
+    import stranger_code
+
+    for env in ("stranger_code:Counter", stranger_code.Counter):
+        assert troop.evaluate(path, episodes=2, env=env)["length_mean"] == 4
+    config = Gymnasium("stranger_code:Counter", settings=(("limit", 6),))
+    assert troop.evaluate(path, episodes=2, env=config)["length_mean"] == 6
 
 
 def test_resume_needs_the_same_consent(stranger, capsys):

@@ -33,7 +33,9 @@ def run(argv: list[str]) -> int:
     """Evaluate the policy and print its returns."""
     parser = Parser("eval", DESCRIPTION, EPILOG)
     parser.add_argument("run", type=Path, metavar="DIR", help="directory of the run")
-    parser.add_argument("--env", metavar="ID", help="env id in place of the stored one, as in `troop train`")
+    parser.add_argument(
+        "--env", metavar="ID", help="env id as in `troop train`; the stored one keeps its settings"
+    )
     add_allow_flag(parser)
     parser.add_argument(
         "--episodes", type=int, default=16, metavar="N", help="number of episodes (default 16)"

@@ -106,7 +106,7 @@ def _import(name: str, missing: str) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise BadInput(missing) from error
         raise BadInput(f"Module '{name}' cannot be imported: {describe(error)}") from error
-    except Exception as error:  # the user's module may raise anything
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
         raise BadInput(f"Module '{name}' cannot be imported: {describe(error)}") from error
 
 

@@ -90,7 +90,7 @@ def _mismatch(space: Any, value: Any, key: str) -> str:  # noqa: ANN401
 def _shape(value: Any) -> tuple[int, ...] | None:  # noqa: ANN401
     """Return the shape of a value as an array; None for lists of different lengths."""
     try:
-        return np.shape(value)
+        return tuple(np.shape(value))
     except ValueError:
         return None
 

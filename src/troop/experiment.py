@@ -34,7 +34,7 @@ from troop.core.errors import BadInput, SetupProblem, TrainingFault, TroopError,
 from troop.core.locations import describe_error
 from troop.core.program import Program
 from troop.core.system import Evaluation, RunSettings, System
-from troop.core.user_code import is_code_name, require_allowed
+from troop.core.user_code import is_code_name, reject_run_during_import, require_allowed
 from troop.env_memory import check_env_memory
 from troop.envs.gymnasium.user_envs import check_stored_env
 from troop.logs.console import Console
@@ -221,6 +221,7 @@ class Experiment(Generic[B]):
 
     def program(self) -> Program:
         """Return the roles, not built yet; raise BadInput or SetupProblem if they cannot run."""
+        reject_run_during_import()
         self.check()
         check_env_memory(self)
         program = self.system.program(self.algorithm, self.env, self.settings())

@@ -1,11 +1,13 @@
 """Mistakes in the env of a user: the message names the env, the value and what is expected."""
 
+import multiprocessing
 import sys
 import textwrap
 
 import pytest
 import torch
 
+import troop
 from troop.core.errors import BadInput, EnvFault
 from troop.envs import resolve
 
@@ -104,6 +106,20 @@ def test_value_that_the_spaces_exclude(module, name, message):
     with pytest.raises(EnvFault, match=message):
         env.reset(seed=0)
         env.step(torch.zeros(1, 1))
+
+
+def test_script_that_trains_when_it_is_imported_is_refused(module, tmp_path, monkeypatch):
+    """Each process of a run imports the script of its env: without a guard it would start another run."""
+    (tmp_path / "script.py").write_text(
+        "import troop\nfrom mistaken import Good\n"
+        "troop.train('sac', Good, env_steps=10, run='run', quiet=True)\n"
+    )
+    with pytest.raises(BadInput, match=r"Module 'script' starts a run when it is imported; put this call"):
+        resolve("./script.py:Good")
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(BadInput, match="The script starts a run when it is imported"):
+        troop.train("sac", "mistaken:Good", env_steps=10, run="run", quiet=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_env_whose_close_fails_can_be_used(module):

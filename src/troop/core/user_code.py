@@ -16,6 +16,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
+from multiprocessing.process import current_process
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
@@ -25,6 +26,7 @@ from troop.core.errors import BadInput
 
 ENTRY_POINTS = ("troop.recipes", "troop.algorithms")
 _NAME = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*|[^\0:]*[^\0:/]\.py):(?P<attribute>[\w./-]+)")
+_importing: list[str] = []  # modules whose import has not ended
 _imported_files: dict[str, str] = {}  # module name -> absolute path, of modules named by their file
 
 
@@ -101,13 +103,30 @@ def _is_file(module: ModuleType, path: Path) -> bool:
 
 def _import(name: str, missing: str) -> ModuleType:
     try:
+        _importing.append(name)
         return importlib.import_module(name)
+    except BadInput:  # a run during the import
+        raise
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise BadInput(missing) from error
         raise BadInput(f"Module '{name}' cannot be imported: {describe(error)}") from error
     except (Exception, SystemExit) as error:  # the user's module may raise anything
         raise BadInput(f"Module '{name}' cannot be imported: {describe(error)}") from error
+    finally:
+        _importing.pop()
+
+
+def reject_run_during_import() -> None:
+    """Raise BadInput if a script starts a run while it is imported, which every process of a run does again.
+
+    Without this, a script that is not guarded would start processes without end.
+    """
+    if _importing or getattr(current_process(), "_inheriting", False):
+        script = f"Module '{_importing[-1]}'" if _importing else "The script"
+        raise BadInput(
+            f'{script} starts a run when it is imported; put this call below `if __name__ == "__main__":`.'
+        )
 
 
 def _reject_standard_library(module: str) -> None:

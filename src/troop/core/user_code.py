@@ -16,7 +16,6 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
-from multiprocessing.process import current_process
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
@@ -122,7 +121,9 @@ def reject_run_during_import() -> None:
 
     Without this, a script that is not guarded would start processes without end.
     """
-    if _importing or getattr(current_process(), "_inheriting", False):
+    processes = sys.modules.get("multiprocessing.process")  # loaded in a process that it started
+    imports_script = processes is not None and getattr(processes.current_process(), "_inheriting", False)
+    if _importing or imports_script:
         script = f"Module '{_importing[-1]}'" if _importing else "The script"
         raise BadInput(
             f'{script} starts a run when it is imported; put this call below `if __name__ == "__main__":`.'

@@ -15,7 +15,7 @@ from troop.core.config import check, suggest
 from troop.core.config_json import code_names, encode
 from troop.core.devices import check_device
 from troop.core.engine import Engine, Until
-from troop.core.errors import BadInput, SetupProblem
+from troop.core.errors import BadInput, SetupProblem, UnsupportedEnv
 from troop.core.program import derive_seed
 from troop.envs.atari_scores import human_normalized
 from troop.envs.registry import Env, resolve
@@ -169,14 +169,21 @@ def with_workers(config: Experiment[Any], workers: int) -> Experiment[Any]:
 def stored_experiment(
     directory: RunDirectory, allow: Sequence[str] = (), env: Env | None = None
 ) -> Experiment[Any]:
-    """Return the experiment in config.json; `env` replaces its env, `allow` are modules it may import."""
+    """Return the experiment in config.json; `env` replaces its env, `allow` are modules it may import.
+
+    An `env` that names the stored one allows its code and keeps its settings.
+    """
     data = directory.read_config()
     if env is None:
         return Experiment.from_dict(data, allow)
     old = data.get("env")
     count = old.get("envs") if isinstance(old, dict) else None
     given = encode(resolve(env, count if isinstance(count, int) and count > 0 else None))
-    named = code_names(given, CONFIG_CLASSES).values()  # by the user, in this call
+    named = [name for _, name in code_names(given, CONFIG_CLASSES)]  # by the user, in this call
+    is_config = dataclasses.is_dataclass(env) and not isinstance(env, type)
+    if not is_config and isinstance(old, dict):
+        same = all(old.get(key) == given.get(key) for key in ("kind", "id"))
+        given = old if same else given
     return Experiment.from_dict(data | {"env": given}, (*allow, *named))
 
 
@@ -207,7 +214,7 @@ def load_policy(
 
     If that checkpoint is damaged, an older one is loaded only with `allow_older`; else SetupProblem. A run
     that needs code outside Troop (env, algorithm, network) is refused with the names of its modules: allow
-    those you trust (`allow=["my_package"]`), or pass the env again (`env=MyEnv`).
+    those you trust (`allow=["my_package"]`), or pass the env again (`env=MyEnv`), which keeps its settings.
     """
     check_device(device)
     directory = RunDirectory.open(run)
@@ -215,6 +222,8 @@ def load_policy(
     loaded = load_part(directory.checkpoints, "policy")
     if loaded is None:
         raise BadInput(f"{directory.path} has no checkpoint yet.")
+    if reason := config.algorithm.unsupported_reason(config.env.spec):
+        raise UnsupportedEnv(f"{reason}.")
     if loaded.skipped and not allow_older:
         raise SetupProblem(
             f"The newest checkpoint of {directory.path} is damaged ({'; '.join(loaded.skipped)}); restore "

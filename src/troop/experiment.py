@@ -34,7 +34,7 @@ from troop.core.errors import BadInput, SetupProblem, TrainingFault, TroopError,
 from troop.core.locations import describe_error
 from troop.core.program import Program
 from troop.core.system import Evaluation, RunSettings, System
-from troop.core.user_code import is_code_name, require_allowed
+from troop.core.user_code import is_code_name, reject_run_during_import, require_allowed
 from troop.env_memory import check_env_memory
 from troop.envs.gymnasium.user_envs import check_stored_env
 from troop.logs.console import Console
@@ -186,8 +186,8 @@ class Experiment(Generic[B]):
             stored = json.loads(json.dumps(self.to_dict(), allow_nan=False))
         except (TypeError, ValueError) as error:
             raise BadInput(f"The experiment cannot be stored in config.json: {error}.") from error
-        names = code_names(stored, CONFIG_CLASSES) | dict(decoded_code_names(self))
-        if Experiment.from_dict(stored, names.values()) != self:
+        names = [name for _, name in (*code_names(stored, CONFIG_CLASSES), *decoded_code_names(self))]
+        if Experiment.from_dict(stored, names) != self:
             raise BadInput(
                 "The experiment cannot be restored from config.json; give its configs fields of numbers, "
                 "text, booleans, None, tuples and dataclasses only."
@@ -221,6 +221,7 @@ class Experiment(Generic[B]):
 
     def program(self) -> Program:
         """Return the roles, not built yet; raise BadInput or SetupProblem if they cannot run."""
+        reject_run_during_import()
         self.check()
         check_env_memory(self)
         program = self.system.program(self.algorithm, self.env, self.settings())
@@ -296,7 +297,9 @@ class Experiment(Generic[B]):
         """
         if is_outside(self.algorithm) or ":" in str(getattr(self.algorithm, "net", "")):
             return  # code of the user may not support it
-        problem = SetupProblem(f"The policy in {loaded.path} does not fit config.json; restore one of them.")
+        problem = SetupProblem(
+            f"The policy in {loaded.path} does not fit config.json and the env {self.env.id}; restore both."
+        )
         try:
             with torch.device("meta"):
                 shapes = {k: v.shape for k, v in self.algorithm.policy(self.env.spec).state_dict().items()}
@@ -324,7 +327,7 @@ class Experiment(Generic[B]):
             experiment.check_bounds()
         except RecursionError:
             raise BadInput("config.json is nested too deeply.") from None
-        require_allowed(dict(decoded_code_names(experiment)), allow)
+        require_allowed(decoded_code_names(experiment), allow)
         net = getattr(experiment.algorithm, "net", None)
         if isinstance(net, str) and is_code_name(net):
             check_stored_network(net, allow)

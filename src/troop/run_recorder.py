@@ -85,7 +85,7 @@ class RunRecorder:
         resume_at = self.start.env_steps if self.start else None
         self.tensorboard = TensorBoard(self.directory.path, resume_at, self.note)
         for row in curve.read_rows(self.directory.path) if self.start else []:
-            values = {name: curve.finite_number(row[name]) for name in row if name.startswith("eval/")}
+            values = {name: files.finite_number(row[name]) for name in row if name.startswith("eval/")}
             if (value := values.get("eval/return_mean")) is not None:
                 self.return_history.append(value)
                 self.evaluation = {name: x for name, x in values.items() if x is not None}
@@ -251,7 +251,7 @@ class RunRecorder:
         self.console.show(self._progress(counters, self.working_roles))
         try:
             curve.plot(self.directory.path, self.directory.path / "curve.png")
-        except (TroopError, OSError) as problem:
+        except Exception as problem:  # matplotlib may raise anything, e.g. for the name of a recipe
             self.note(f"no curve.png: {problem}")
 
     def record_failure(self, message: str, status: Status = "failed") -> None:

@@ -8,6 +8,7 @@ from troop.cli.main import run
 
 INVALID = [
     (["trian"], "'train'"),
+    (["train", "sac", "--env", "a\nb\x1b"], "Unknown env 'a\\nb\\x1b'"),
     (["train", "fasttdd3"], "'fasttd3'"),
     (["train", "--minutes", "1"], "recipe"),
     (["train", "fasttd3", "--env", "WalkrWalk-v1"], "'WalkerWalk-v1'"),

@@ -13,6 +13,7 @@ from troop.api import make_experiment
 from troop.cli.main import run
 from troop.core.errors import BadInput
 from troop.core.user_code import is_allowed
+from troop.envs import Gymnasium
 from troop.experiment import Experiment
 
 MODULE = """
@@ -134,6 +135,22 @@ def test_classes_named_by_a_file_are_not_imported(stranger, field, kind):
         assert not (stranger / "called").exists()
 
 
+@pytest.mark.parametrize("place", ["list", "dotted key"])
+@pytest.mark.reliability("C4")
+def test_an_allowed_name_does_not_hide_another_one_at_the_same_path(stranger, place):
+    (stranger / "trusted_code.py").touch()
+    config = make_experiment("sac", "toy:PointMass").to_dict()
+    bad, good = {"kind": "stranger_code:NoEnv"}, {"kind": "trusted_code:Config"}
+    if place == "list":
+        config["env"]["faults"] = [bad, good]
+    else:
+        config["system"]["schedule"]["overlap"] = bad
+        config["system"]["schedule.overlap"] = good
+    with pytest.raises(BadInput, match="stranger_code:NoEnv as "):
+        Experiment.from_dict(config, allow=["trusted_code"])
+    assert not (stranger / "imported").exists()
+
+
 @pytest.mark.reliability("C4")
 def test_networks_named_by_a_file_are_not_imported(stranger):
     config = make_experiment("sac", "toy:PointMass").to_dict()
@@ -199,6 +216,18 @@ def test_env_given_anew_replaces_the_one_of_the_file(stranger, capsys):
 
     assert troop.evaluate(path, episodes=2, env=stranger_code.Counter)["length_mean"] == 5
     assert troop.load_policy(path, env=stranger_code.Counter).spec.envs == 2
+
+
+def test_the_same_env_given_anew_keeps_its_settings(stranger):
+    path = stranger / "run"
+    fields = {"env__settings": (("limit", 4),), "evaluation__max_episode_steps": 8}
+    troop.train("sac", "stranger_code:Counter", envs=2, env_steps=40, run=path, quiet=True, **fields)
+    import stranger_code
+
+    for env in ("stranger_code:Counter", stranger_code.Counter):
+        assert troop.evaluate(path, episodes=2, env=env)["length_mean"] == 4
+    config = Gymnasium("stranger_code:Counter", settings=(("limit", 6),))
+    assert troop.evaluate(path, episodes=2, env=config)["length_mean"] == 6
 
 
 def test_resume_needs_the_same_consent(stranger, capsys):

@@ -181,6 +181,54 @@ def test_sizes_of_networks_are_checked_before_memory_is_taken(template, name, va
         assert code in (2, 5) or (name == "critic_hidden" and code == 0), error
 
 
+def edit_config(path, place, value):
+    """Replace one value of config.json; `place` are the keys that lead to it."""
+    document = json.loads((path / "config.json").read_text())
+    holder = document
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    (path / "config.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("env", "discrete"), True),  # an algorithm for continuous actions
+        (("env", "id"), "\x1b[31m\nname"),
+        (("evaluation", "explore"), 1e308),
+    ],
+)
+def test_value_of_the_right_type_that_does_not_fit_the_rest(template, place, value, tmp_path):
+    path = Path(shutil.copytree(template, tmp_path / "run"))
+    edit_config(path, place, value)
+    code, error = outcome(["eval", str(path), "--episodes", "2"])
+    assert code == 2 and error.startswith("troop: ")
+    assert len(error.strip().splitlines()) == 1 and error.strip().isprintable()
+
+
+@pytest.mark.parametrize("steps", [10**400, "\x1b[31m\n", "\ud800", None, {}])
+@pytest.mark.parametrize("value", [10**400, "high", True])
+def test_hostile_description_of_a_checkpoint(template, steps, value, tmp_path, capsys):
+    path = Path(shutil.copytree(template, tmp_path / "run"))
+    (manifest,) = path.glob("checkpoints/*/manifest.json")
+    body = json.loads(manifest.read_bytes())["manifest"]
+    body["info"] |= {"env_steps": steps, "return_mean": value}
+    reseal(manifest, body)
+    assert "(unknown env steps, written " in troop.load_policy(path).checkpoint
+    assert troop.load_policy(path).checkpoint.isprintable()
+
+
+def test_returns_too_large_for_a_figure_end_no_run(template, tmp_path, monkeypatch):
+    monkeypatch.undo()  # draws the figure
+    path = Path(shutil.copytree(template, tmp_path / "run"))
+    row = {"wall_s": 0.1, "env_steps": 1, "updates": 0, "eval/return_mean": 1e308, "eval/return_std": 1e308}
+    lines = [json.dumps(row | {"eval/return_mean": sign * 1e308}) for sign in (1, -1)]
+    (path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    edit_config(path, ("recipe",), "\ud800")
+    assert outcome(["resume", str(path), "--env-steps", "44"]) == (0, "")
+
+
 @examples(15)
 @given(
     st.sampled_from(["config.json", "summary.json", "metrics.jsonl", "run.lock"]),

@@ -1,5 +1,6 @@
 """Links in a run directory: no command writes, truncates or deletes a file outside of it."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -8,11 +9,13 @@ import pytest
 import torch
 
 import troop
+from troop.api import make_experiment
 from troop.cli.main import run
 from troop.core.errors import SetupProblem, TroopError
 from troop.logs.jsonl import MetricsWriter
 from troop.runs import checkpoint, files
 from troop.runs.directory import RunDirectory
+from troop.suites.plan import task_path
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +68,21 @@ def test_new_run_refuses_links(outside, tmp_path):
     with pytest.raises(TroopError, match="link"):
         RunDirectory.create(tmp_path / "run")
     assert "thesis.txt" in os.listdir(outside)
+
+
+def test_suite_does_not_write_into_the_targets_of_links(outside, tmp_path, capsys):
+    from troop.compare.plan import ComparisonPlan
+
+    config = make_experiment("sac", "toy:PointMass").to_dict()
+    ComparisonPlan("toy:PointMass", None, 40, 1, (), (), {}, {"sac": config}).write(outside)
+    before = contents(outside)
+    (tmp_path / "suite").mkdir()
+    content = {"suite": None, "tasks": ["toy:PointMass"], "left_out": {}, "version": 1}
+    (tmp_path / "suite" / "suite.json").write_text(json.dumps(content))
+    (tmp_path / "suite" / task_path(Path(), "toy:PointMass")).symlink_to(outside)
+    assert run(["suite", "--run", str(tmp_path / "suite"), "--recipes", "sac"]) == 2
+    assert "is a link" in capsys.readouterr().err
+    assert contents(outside) == before
 
 
 def test_links_that_appear_during_a_run_are_not_followed(outside, tmp_path):

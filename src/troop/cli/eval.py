@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +33,9 @@ def run(argv: list[str]) -> int:
     """Evaluate the policy and print its returns."""
     parser = Parser("eval", DESCRIPTION, EPILOG)
     parser.add_argument("run", type=Path, metavar="DIR", help="directory of the run")
-    parser.add_argument("--env", metavar="ID", help="env id in place of the stored one, as in `troop train`")
+    parser.add_argument(
+        "--env", metavar="ID", help="env id as in `troop train`; the stored one keeps its settings"
+    )
     add_allow_flag(parser)
     parser.add_argument(
         "--episodes", type=int, default=16, metavar="N", help="number of episodes (default 16)"
@@ -56,8 +57,8 @@ def run(argv: list[str]) -> int:
         raise BadInput(f"--episodes is {args.episodes}; it must be at least 1.")
     if args.seed < 0:
         raise BadInput(f"--seed is {args.seed}; it must be at least 0.")
-    if args.explore is not None and not 0 <= args.explore < math.inf:
-        raise BadInput(f"--explore is {args.explore:g}; it must be at least 0 and finite.")
+    if args.explore is not None and not 0 <= args.explore <= 1e6:
+        raise BadInput(f"--explore is {args.explore:g}; it must be at least 0 and at most 1e+06.")
     from troop.logs.status_line import StatusLine
 
     with StatusLine("loading libraries") as status:

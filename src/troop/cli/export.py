@@ -28,7 +28,9 @@ def run(argv: list[str]) -> int:
     parser.add_argument(
         "--out", metavar="FILE", help=".onnx file, or directory for policy.onnx (default DIR/policy.onnx)"
     )
-    parser.add_argument("--env", metavar="ID", help="env id in place of the stored one, as in `troop train`")
+    parser.add_argument(
+        "--env", metavar="ID", help="env id as in `troop train`; the stored one keeps its settings"
+    )
     add_allow_flag(parser)
     parser.add_argument(
         "--allow-older", action="store_true", help="use an older checkpoint if the newest is damaged"

@@ -69,7 +69,10 @@ def run(argv: list[str], warm_up: bool = False) -> int:
         code: int = verb.run(argv[1:])
         return code
     except TroopError as error:
-        print(f"troop: {error}", file=sys.stderr)
+        from troop.logs.progress import printable
+
+        # A name in a file of a stranger may have escape sequences; a traceback keeps its lines.
+        print("troop:", "\n".join(map(printable, str(error).splitlines())), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("troop: interrupted.", file=sys.stderr)

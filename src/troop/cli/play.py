@@ -23,7 +23,9 @@ def run(argv: list[str]) -> int:
     """Record one episode and print its length and return."""
     parser = Parser("play", DESCRIPTION, EPILOG)
     parser.add_argument("run", type=Path, metavar="DIR", help="directory of the run")
-    parser.add_argument("--env", metavar="ID", help="env id in place of the stored one, as in `troop train`")
+    parser.add_argument(
+        "--env", metavar="ID", help="env id as in `troop train`; the stored one keeps its settings"
+    )
     add_allow_flag(parser)
     parser.add_argument(
         "--video", type=Path, metavar="FILE", help=".mp4 or .gif (default DIR/videos/policy.mp4)"

@@ -32,7 +32,9 @@ def run(argv: list[str]) -> int:
     """Resume; return 0 when the run is done, 3 when it was stopped again."""
     parser = Parser("resume", DESCRIPTION, EPILOG)
     parser.add_argument("run", type=Path, metavar="DIR", help="directory of the run")
-    parser.add_argument("--env", metavar="ID", help="env id in place of the stored one, as in `troop train`")
+    parser.add_argument(
+        "--env", metavar="ID", help="env id as in `troop train`; the stored one keeps its settings"
+    )
     add_allow_flag(parser)
     parser.add_argument(
         "--envs", type=int, metavar="N", help="another number of envs; reports the replay rows it drops"

@@ -12,8 +12,8 @@ from typing import Any, Self
 from troop.core.config_json import invalid_field
 from troop.core.errors import BadInput
 from troop.runs import files, lock
-from troop.runs.curve import finite_number
 from troop.runs.directory import CONFIG
+from troop.runs.files import finite_number
 
 PLAN_FILE = "compare.json"
 SUITE_FILE = "suite.json"

@@ -15,14 +15,14 @@ _BACKENDS = ("envpool:", "toy:")
 _PREFIXES = ("gym:", "gymnasium:")  # of ids that may still name a module
 
 
-def planned_code(plan: ComparisonPlan) -> dict[str, str]:
-    """Return the names of code in a plan, by the place that has each of them."""
-    found = {f"env {name}": name for name in named_code(["--env", plan.env])}
-    found |= {f"flag {name}": name for name in named_code(plan.flags)}
+def planned_code(plan: ComparisonPlan) -> list[tuple[str, str]]:
+    """Return all code that a plan names: the place, and the name."""
+    found = [("env", name) for name in named_code(["--env", plan.env])]
+    found += [("flag", name) for name in named_code(plan.flags)]
     for variant, words in plan.variants.items():
-        found |= {f"variant {variant} {name}": name for name in named_code(words)}
+        found += [(f"flag of {variant}", name) for name in named_code(words)]
     for recipe, experiment in plan.recipes.items():
-        found |= {f"{recipe} {path}": name for path, name in code_names(experiment, CONFIG_CLASSES).items()}
+        found += [(f"{recipe} {path}", name) for path, name in code_names(experiment, CONFIG_CLASSES)]
     return found
 
 

@@ -120,7 +120,7 @@ def extend_plan(
         flags=(*plan.flags, *args.flags),  # of a repeated flag the last value counts
         variants=plan.variants | args.variants,
     )
-    allow = tuple(planned_code(plan).values())
+    allow = tuple(name for _, name in planned_code(plan))
     for recipe, old in plan.recipes.items():
         if recipe in args.variants or args.flags not in ((), plan.flags):
             _check_settings(recipe, _with_all_fields(old, allow), make(recipe, merged), folder)
@@ -132,7 +132,7 @@ def extend_plan(
         recipes=plan.recipes | added,
         variants=merged.variants,
     )
-    allow = tuple(planned_code(extended).values())
+    allow = tuple(name for _, name in planned_code(extended))
     stored = {recipe: Experiment.from_dict(config, allow) for recipe, config in extended.recipes.items()}
     _check_evaluation(stored)
     _check_run_directories(extended, folder)
@@ -190,7 +190,7 @@ def _protocol(experiment: Experiment[Any]) -> dict[str, Any]:
 
 def _check_run_directories(plan: ComparisonPlan, folder: Path) -> None:
     """Raise BadInput if the config of a run directory differs from the plan."""
-    allow = tuple(planned_code(plan).values())
+    allow = tuple(name for _, name in planned_code(plan))
     for recipe, seed in plan.runs():
         path = run_path(folder, recipe, seed)
         if not (path / CONFIG).exists():

@@ -11,8 +11,9 @@ import numpy as np
 from troop.compare.plan import ComparisonPlan, run_path
 from troop.compare.statistics import Array
 from troop.core.errors import BadInput
-from troop.runs.curve import RETURN, finite_number, read_rows
+from troop.runs.curve import RETURN, read_rows
 from troop.runs.directory import CONFIG
+from troop.runs.files import finite_number
 from troop.runs.summary import Summary
 
 RunStatus = Literal["waiting", "unfinished", "done", "failed"]

@@ -118,7 +118,7 @@ class Session:
         started = datetime.now().isoformat(timespec="milliseconds")
         attempt = Attempt(recipe, seed, started, round(background_load(), 3))
         comparison.record(attempt)
-        allow = planned_code(plan).values()  # checked when the plan was opened
+        allow = dict.fromkeys(name for _, name in planned_code(plan))  # checked when the plan was opened
         argv = [*self.command, *allow, str(comparison.folder), recipe, str(seed)]
         code = self._run_child(argv, path.with_suffix(".stderr"))
         outcome, reason = self._outcome(path, code)

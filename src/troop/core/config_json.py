@@ -117,24 +117,28 @@ def find_outside_class(kind: str) -> type:
     return found
 
 
-def code_names(value: Any, classes: Mapping[str, type], path: str = "") -> dict[str, str]:  # noqa: ANN401
-    """Return the names of code outside Troop in an encoded config, by the path of the field that has it.
+def code_names(
+    value: Any,  # noqa: ANN401
+    classes: Mapping[str, type],
+    path: str = "",
+) -> list[tuple[str, str]]:
+    """Return path and name of all code outside Troop in an encoded config; a path may occur repeatedly.
 
     Fields of a class outside Troop are unknown before its import: `decoded_code_names` finds them afterwards.
     """
     if isinstance(value, list):
-        return {k: v for item in value for k, v in code_names(item, classes, path).items()}
+        return [pair for item in value for pair in code_names(item, classes, path)]
     if not isinstance(value, dict):
-        return {}
-    names, kind = {}, value.get("kind")
+        return []
+    names, kind = [], value.get("kind")
     if isinstance(kind, str) and is_code_name(kind):
-        names[path] = kind
+        names.append((path, kind))
     fields = code_fields(classes.get(kind)) if isinstance(kind, str) else ()
     for key, item in value.items():
         below = f"{path}.{key}" if path else str(key)
         if key in fields and isinstance(item, str) and is_code_name(item):
-            names[below] = item
-        names |= code_names(item, classes, below)
+            names.append((below, item))
+        names += code_names(item, classes, below)
     return names
 
 
@@ -144,5 +148,6 @@ def decoded_code_names(config: Any, path: str = "") -> Iterator[tuple[str, str]]
         value, below = getattr(config, field.name), f"{path}.{field.name}" if path else field.name
         if field.name in code_fields(type(config)) and isinstance(value, str) and ":" in value:
             yield below, value
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            yield from decoded_code_names(value, below)
+        for item in value if isinstance(value, tuple) else (value,):
+            if dataclasses.is_dataclass(item) and not isinstance(item, type):
+                yield from decoded_code_names(item, below)

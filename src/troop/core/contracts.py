@@ -69,7 +69,7 @@ def _build(call: str, build: Any) -> Any:  # noqa: ANN401
         return build()
     except TroopError:
         raise
-    except Exception as error:  # code of the user
+    except (Exception, SystemExit) as error:  # code of the user
         raise BadInput(f"{call} fails: {describe(error)}") from error
 
 

@@ -27,7 +27,7 @@ class Evaluation:
     max_episode_steps: int | None = bounded(None, low=1)
     """Steps after which an unfinished episode is scored as it is; by default the time limit of the env, or
     10,000 if it has none."""
-    explore: float = bounded(0.0, low=0)
+    explore: float = bounded(0.0, low=0, high=1e6)
     """Exploration value of the policy, such as the epsilon of the DQN papers; 0: no exploration."""
 
     def step_limit(self, spec: EnvSpec) -> int:

@@ -15,7 +15,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
@@ -25,6 +25,7 @@ from troop.core.errors import BadInput
 
 ENTRY_POINTS = ("troop.recipes", "troop.algorithms")
 _NAME = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*|[^\0:]*[^\0:/]\.py):(?P<attribute>[\w./-]+)")
+_importing: list[str] = []  # modules whose import has not ended
 _imported_files: dict[str, str] = {}  # module name -> absolute path, of modules named by their file
 
 
@@ -101,13 +102,32 @@ def _is_file(module: ModuleType, path: Path) -> bool:
 
 def _import(name: str, missing: str) -> ModuleType:
     try:
+        _importing.append(name)
         return importlib.import_module(name)
+    except BadInput:  # a run during the import
+        raise
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise BadInput(missing) from error
         raise BadInput(f"Module '{name}' cannot be imported: {describe(error)}") from error
-    except Exception as error:  # the user's module may raise anything
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
         raise BadInput(f"Module '{name}' cannot be imported: {describe(error)}") from error
+    finally:
+        _importing.pop()
+
+
+def reject_run_during_import() -> None:
+    """Raise BadInput if a script starts a run while it is imported, which every process of a run does again.
+
+    Without this, a script that is not guarded would start processes without end.
+    """
+    processes = sys.modules.get("multiprocessing.process")  # loaded in a process that it started
+    imports_script = processes is not None and getattr(processes.current_process(), "_inheriting", False)
+    if _importing or imports_script:
+        script = f"Module '{_importing[-1]}'" if _importing else "The script"
+        raise BadInput(
+            f'{script} starts a run when it is imported; put this call below `if __name__ == "__main__":`.'
+        )
 
 
 def _reject_standard_library(module: str) -> None:
@@ -175,18 +195,18 @@ def return_annotation(function: Any) -> object:  # noqa: ANN401 - any callable
         return None
 
 
-def require_allowed(names: Mapping[str, str], allow: Iterable[str]) -> None:
-    """Raise BadInput unless `allow` covers all `names`, given by the field that holds each of them."""
-    allow = tuple(allow)
+def require_allowed(names: Iterable[tuple[str, str]], allow: Iterable[str]) -> None:
+    """Raise BadInput unless `allow` covers all `names`, each given with the field that holds it."""
+    names, allow = tuple(names), tuple(allow)
     for entry in allow:
         _reject_standard_library(split(entry)[0] if is_code_name(entry) else _absolute(entry))
-    for name in names.values():
+    for _, name in names:
         _reject_standard_library(split(name)[0])
-    refused = {field: name for field, name in names.items() if not is_allowed(name, allow)}
+    refused = [(field, name) for field, name in names if not is_allowed(name, allow)]
     if not refused:
         return
-    found = ", ".join(f"{name} as {field}" for field, name in refused.items())
-    modules = list(dict.fromkeys(split(name)[0] for name in refused.values()))
+    found = ", ".join(f"{name} as {field}" for field, name in refused)
+    modules = list(dict.fromkeys(split(name)[0] for _, name in refused))
     flags = " ".join(f"--allow {module}" for module in modules)
     raise BadInput(
         f"The run needs code outside Troop: {found}; if you trust this code, add {flags} "

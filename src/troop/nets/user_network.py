@@ -48,7 +48,7 @@ def build_outside(name: str, shape: tuple[int, ...], outputs: int) -> nn.Module:
         net = make(shape, outputs)
         with torch.no_grad():
             result = tuple(net(torch.zeros(2, *shape)).shape)
-    except Exception as error:  # code of the user
+    except (Exception, SystemExit) as error:  # code of the user
         raise BadInput(f"The network {name} fails for inputs {shape}: {describe(error)}") from error
     if not isinstance(net, nn.Module):
         raise BadInput(f"{name} returns a {type(net).__name__}; it must return a torch.nn.Module.")

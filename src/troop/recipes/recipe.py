@@ -42,7 +42,7 @@ class Recipe:
             experiment = self.make(args)
         except TroopError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise BadInput(f"Recipe {self.name!r} fails: {describe(error)}") from error
         if not isinstance(experiment, Experiment):
             raise BadInput(f"Recipe {self.name!r} returns a {type(experiment).__name__}, not an Experiment.")

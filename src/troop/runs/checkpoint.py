@@ -42,12 +42,11 @@ class LoadedCheckpoint:
 
     def __str__(self) -> str:
         """Name, env steps, time of writing, and the return of the last evaluation before it, if known."""
-        steps, value = self.info.get("env_steps"), self.info.get("return_mean")
+        steps, value = self.info.get("env_steps"), files.finite_number(self.info.get("return_mean"))
+        known = str(steps) if isinstance(steps, int) and 0 <= steps < 2**63 else "unknown"
         written = datetime.fromtimestamp((self.path / manifest.NAME).stat().st_mtime)
-        shown = f"{self.path.name} ({steps} env steps, written {written:%Y-%m-%d %H:%M:%S}"
-        return (
-            f"{shown}, return {value:.6g})" if isinstance(value, int | float) else f"{shown}, not evaluated)"
-        )
+        shown = f"{self.path.name} ({known} env steps, written {written:%Y-%m-%d %H:%M:%S}"
+        return f"{shown}, not evaluated)" if value is None else f"{shown}, return {value:.6g})"
 
 
 def save(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,28 +113,17 @@ def _curve(rows: list[dict[str, Any]], name: str, spread: str | None) -> _Curve:
     curve = _Curve([], [], [], [])
     for row in rows:
         wall_s, steps, value = (
-            finite_number(row.get("wall_s")),
-            finite_number(row.get("env_steps")),
-            finite_number(row.get(name)),
+            files.finite_number(row.get("wall_s")),
+            files.finite_number(row.get("env_steps")),
+            files.finite_number(row.get(name)),
         )
         if wall_s is None or steps is None or value is None:
             continue
         curve.minutes.append(wall_s / 60)
         curve.env_steps.append(steps)
         curve.values.append(value)
-        curve.spread.append(finite_number(row.get(spread)) or 0.0 if spread else 0.0)
+        curve.spread.append(files.finite_number(row.get(spread)) or 0.0 if spread else 0.0)
     return curve
-
-
-def finite_number(value: object) -> float | None:
-    """Return a JSON value as a float; None if it is no number, not finite, or too large for a float."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _title_and_target(run: Path) -> tuple[str, float | None]:
@@ -153,6 +141,6 @@ def _title_and_target(run: Path) -> tuple[str, float | None]:
     names = [name for name in (env, fields.get("recipe")) if isinstance(name, str) and name]
     nested = until.get("target") if isinstance(until, dict) else None
     title = "  ·  ".join(names) or run.name
-    return title.replace("$", r"\$"), finite_number(
+    return title.replace("$", r"\$"), files.finite_number(
         fields.get("target", nested)
     )  # matplotlib reads $ as the start of a formula

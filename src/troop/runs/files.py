@@ -15,6 +15,7 @@ from troop.core.errors import BadInput, SetupProblem
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 _MAX_JSON_BYTES = 64 << 20  # of files that are usually some kB
+_MAX_NUMBER = 1e100
 _MISSING = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}
 
 
@@ -119,3 +120,13 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
     return value
+
+
+def finite_number(value: object) -> float | None:
+    """Return a JSON value as a float; None if it is no number, not finite, or larger than 1e100.
+
+    Statistics and figures of larger numbers would overflow.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if -_MAX_NUMBER <= value <= _MAX_NUMBER else None

@@ -49,6 +49,7 @@ def open_suite(
     with contextlib.ExitStack() as stack:
         exists = contains_suite(folder)
         if exists:
+            files.reject_links(folder)  # folders of tasks, in which plans and results are written
             _lock(folder, stack)
         suite, plans = plan_suite(SuitePlan.read(folder) if exists else None, args, make, folder)
         if not exists:

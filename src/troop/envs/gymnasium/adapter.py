@@ -8,6 +8,7 @@ discrete actions are numbered.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -265,4 +266,5 @@ def _layout(id: str, settings: tuple[Setting, ...]) -> GymnasiumLayout:
         size = max(0, resident_bytes() - before)
         return GymnasiumLayout(converter, convert_action_space(env.action_space, id), limit, size)
     finally:
-        env.close()
+        with contextlib.suppress(Exception):  # its failure is reported when the run closes its envs
+            env.close()

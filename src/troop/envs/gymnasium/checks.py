@@ -30,6 +30,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"reset() of env '{self._id}' returned {_show(result)}; it must return (observation, info)."
             )
         self._check_obs(result[0], "reset")
+        self._check_info(result[1], "reset")
         return result[0], result[1]
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401
@@ -42,12 +43,13 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
         obs, reward, terminated, truncated, info = result
         self._check_obs(obs, "step")
-        if np.shape(reward) not in ((), (1,)) or np.asarray(reward).dtype.kind not in "fiub":
+        self._check_info(info, "step")
+        if _shape(reward) not in ((), (1,)) or np.asarray(reward).dtype.kind not in "fiub":
             raise EnvFault(
                 f"step() of env '{self._id}' returned the reward {_show(reward)}; it must be one number."
             )
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
-            if np.shape(flag) != () or np.asarray(flag).dtype.kind not in "biu":
+            if _shape(flag) != () or np.asarray(flag).dtype.kind not in "biu":
                 raise EnvFault(
                     f"step() of env '{self._id}' returned {name} = {_show(flag)}; it must be a bool."
                 )
@@ -57,6 +59,12 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         problem = _mismatch(self.env.observation_space, obs, "obs")
         if problem:
             raise EnvFault(f"{method}() of env '{self._id}' returned {problem}.")
+
+    def _check_info(self, info: Any, method: str) -> None:  # noqa: ANN401
+        if not isinstance(info, dict):
+            raise EnvFault(
+                f"{method}() of env '{self._id}' returned info = {_show(info)}; it must be a dict."
+            )
 
 
 def _mismatch(space: Any, value: Any, key: str) -> str:  # noqa: ANN401
@@ -74,10 +82,17 @@ def _mismatch(space: Any, value: Any, key: str) -> str:  # noqa: ANN401
             if problem := _mismatch(part, returned[name], f"{key}[{name!r}]"):
                 return problem
         return ""
-    array = np.asarray(value)
-    if array.shape != space.shape or not np.can_cast(array.dtype, space.dtype, "same_kind"):
+    if _shape(value) != space.shape or not np.can_cast(np.asarray(value).dtype, space.dtype, "same_kind"):
         return f"{key} as {_show(value)}; its space declares {space.dtype} {tuple(space.shape)}"
     return ""
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:  # noqa: ANN401
+    """Return the shape of a value as an array; None for lists of different lengths."""
+    try:
+        return tuple(np.shape(value))
+    except ValueError:
+        return None
 
 
 def _show(value: Any) -> str:  # noqa: ANN401

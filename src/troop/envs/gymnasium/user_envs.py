@@ -35,7 +35,7 @@ class EnvConstructor:
             raise
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
             raise SetupProblem(f"Env '{self.id}' needs a package that is not installed: {error}") from error
-        except Exception as error:  # the user's constructor may raise anything
+        except (Exception, SystemExit) as error:  # the user's constructor may raise anything
             raise BadInput(f"Env '{self.id}' cannot be built: {describe(error)}") from error
 
 
@@ -126,4 +126,10 @@ def _require_env(env: Any, id: str) -> Any:  # noqa: ANN401
 
     if not isinstance(env, gymnasium.Env):
         raise BadInput(f"'{id}' returned a {type(env).__name__}; it must return a gymnasium.Env.")
+    for name in ("observation_space", "action_space"):
+        space = getattr(env, name, None)
+        if not isinstance(space, gymnasium.Space):
+            raise BadInput(
+                f"The {name} of env '{id}' is {space!r}; set it to a space of gymnasium.spaces in __init__()."
+            )
     return env

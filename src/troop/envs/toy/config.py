@@ -93,4 +93,4 @@ def _toy_env(name: str) -> type[Clock]:
     if name in TOY_ENVS:
         return TOY_ENVS[name]
     similar = suggest(name, TOY_ENVS) or list(TOY_ENVS)
-    raise BadInput(f"Unknown toy env '{name}'; did you mean '{similar[0]}'?")
+    raise BadInput(f"Unknown toy env {name!r}; did you mean '{similar[0]}'?")

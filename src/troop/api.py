@@ -12,9 +12,9 @@ from torch import nn
 from troop import engines, systems
 from troop.core.algorithm import AlgorithmConfig
 from troop.core.config import check, suggest
-from troop.core.config_json import code_names, encode
+from troop.core.config_json import code_names, encode, setting_values
 from troop.core.devices import check_device
-from troop.core.engine import Engine, Until
+from troop.core.engine import Until
 from troop.core.errors import BadInput, SetupProblem, UnsupportedEnv
 from troop.core.program import derive_seed
 from troop.envs.atari_scores import human_normalized
@@ -143,7 +143,7 @@ def resume(
     """
     with RunDirectory.open(run, lock=True) as directory:
         config = stored_experiment(directory, allow, env)
-        check_cluster_allowed(config.engine, allow)
+        check_resources_allowed(config, allow)
         if envs is not None:
             config = dataclasses.replace(config, env=config.env.with_envs(envs))
         if workers is not None:
@@ -187,10 +187,21 @@ def stored_experiment(
     return Experiment.from_dict(data | {"env": given}, (*allow, *named))
 
 
-def check_cluster_allowed(engine: Engine, allow: Sequence[str]) -> None:
-    """Raise BadInput if config.json names a Ray cluster that the user has not allowed."""
-    if isinstance(engine, engines.Ray):
-        require_cluster_allowed(engine.address, allow)
+def check_resources_allowed(config: Experiment[Any], allow: Sequence[str]) -> None:
+    """Raise BadInput if config.json names a Ray cluster or a replay folder that the user has not allowed."""
+    if isinstance(config.engine, engines.Ray):
+        require_cluster_allowed(config.engine.address, allow)
+    for folder in setting_values(encode(config.system), "replay_dir"):
+        require_folder_allowed(folder, allow)
+
+
+def require_folder_allowed(folder: str, allow: Sequence[str]) -> None:
+    """Raise BadInput unless `allow` has the folder of a replay, in which a run creates files."""
+    if folder and Path(folder).resolve() not in (Path(entry).resolve() for entry in allow):
+        raise BadInput(
+            f"The run keeps its replay in {folder!r}, outside its directory; if that is intended, add "
+            f"--allow {folder} (in Python allow=[{folder!r}])."
+        )
 
 
 def require_cluster_allowed(address: str, allow: Sequence[str]) -> None:

@@ -247,6 +247,44 @@ def test_cluster_named_by_a_file_is_not_joined(stranger, toy_run, capsys):
     assert "--allow ray://198.51.100.7:10001" in capsys.readouterr().err
 
 
+def test_folder_named_by_a_file_is_not_written(stranger, toy_run, capsys):
+    path, folder = Path(shutil.copytree(toy_run, stranger / "run")), stranger / "elsewhere"
+    config = json.loads((path / "config.json").read_text())
+    config["system"]["replay_dir"] = str(folder)
+    (path / "config.json").write_text(json.dumps(config))
+    assert run(["resume", str(path), "--env-steps", "80"]) == 2
+    assert f"--allow {folder}" in capsys.readouterr().err
+    assert not folder.exists()
+    assert run(["resume", str(path), "--env-steps", "80", "--allow", str(folder)]) == 0
+
+
+@pytest.mark.parametrize("where", ["experiment", "flags", "variants"])
+def test_comparison_of_a_stranger_writes_into_no_other_folder(stranger, where, monkeypatch, capsys):
+    from troop.compare.plan import ComparisonPlan
+
+    folder, experiment = str(stranger / "elsewhere"), make_experiment("sac", "toy:PointMass").to_dict()
+    if where == "experiment":
+        experiment["system"]["replay_dir"] = folder
+    plan = ComparisonPlan(
+        env="toy:PointMass",
+        minutes=None,
+        env_steps=40,
+        seeds=1,
+        thresholds=(),
+        machine={},
+        recipes={"sac": experiment},
+        flags=("--replay-dir", folder) if where == "flags" else (),
+        variants={"mine": ("td3", f"--system.replay-dir={folder}")} if where == "variants" else {},
+    )
+    (stranger / "comparison").mkdir()
+    plan.write(stranger / "comparison")
+    monkeypatch.setattr("troop.compare.session.Session.run", lambda self: 0)
+    assert run(["compare", "--run", str(stranger / "comparison")]) == 2
+    assert f"--allow {folder}" in capsys.readouterr().err
+    run(["compare", "--run", str(stranger / "comparison"), "--allow", folder])
+    assert "--allow" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("where", ["experiment", "env", "flags", "id", "variants"])
 @pytest.mark.reliability("C4")
 def test_comparison_of_a_stranger_imports_nothing(stranger, where, capsys):

@@ -61,12 +61,12 @@ def run(argv: list[str]) -> int:
 
 
 def _resume(args: Namespace, console: Console) -> Result:
-    from troop.api import check_cluster_allowed, extend_until, stored_experiment, with_workers
+    from troop.api import check_resources_allowed, extend_until, stored_experiment, with_workers
     from troop.runs.directory import RunDirectory
 
     with RunDirectory.open(args.run, lock=True) as directory:
         experiment = stored_experiment(directory, args.allow, args.env)
-        check_cluster_allowed(experiment.engine, args.allow)
+        check_resources_allowed(experiment, args.allow)
         if args.envs is not None:
             experiment = dataclasses.replace(experiment, env=experiment.env.with_envs(args.envs))
         if args.workers is not None:

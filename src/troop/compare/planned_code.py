@@ -1,4 +1,4 @@
-"""What a comparison needs consent for: code outside Troop and Ray clusters, in any part of its plan."""
+"""What a comparison needs consent for, in any part of its plan: code, Ray clusters, folders of replays."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import itertools
 from collections.abc import Iterable
 
 from troop.compare.plan import ComparisonPlan
-from troop.core.config_json import code_names
+from troop.core.config_json import code_names, setting_values
 from troop.core.user_code import is_code_name
 from troop.experiment import CONFIG_CLASSES
 
-ADDRESS_FLAGS = ("--address", "--engine.address")
 _BACKENDS = ("envpool:", "toy:")
 _PREFIXES = ("gym:", "gymnasium:")  # of ids that may still name a module
 
@@ -44,18 +43,37 @@ def named_code(words: Iterable[str]) -> list[str]:
 
 def planned_clusters(plan: ComparisonPlan) -> list[str]:
     """Return the addresses of the Ray clusters that the runs of a plan join."""
-    engines = [experiment.get("engine") for experiment in plan.recipes.values()]
-    found = [engine["address"] for engine in engines if isinstance(engine, dict) and "address" in engine]
-    for words in (plan.flags, *plan.variants.values()):
-        found += named_clusters(words)
-    return found
+    return _planned(plan, "address")
+
+
+def planned_folders(plan: ComparisonPlan) -> list[str]:
+    """Return the folders outside the run directories in which the runs of a plan keep their replays."""
+    return _planned(plan, "replay_dir")
 
 
 def named_clusters(words: Iterable[str]) -> list[str]:
     """Return the addresses of Ray clusters in a command line."""
+    return flag_values(words, "address")
+
+
+def named_folders(words: Iterable[str]) -> list[str]:
+    """Return the folders of replays in a command line."""
+    return flag_values(words, "replay_dir")
+
+
+def flag_values(words: Iterable[str], setting: str) -> list[str]:
+    """Return the values of all flags of a command line that end in this setting."""
     found = []
     for word, following in itertools.pairwise([*words, ""]):
         flag, equals, value = word.partition("=")
-        if flag in ADDRESS_FLAGS:
+        name = flag.removeprefix("--").rpartition(".")[2].replace("-", "_")
+        if flag.startswith("--") and name == setting:
             found.append(value if equals else following)
+    return found
+
+
+def _planned(plan: ComparisonPlan, setting: str) -> list[str]:
+    found = list(setting_values(plan.recipes, setting))
+    for words in (plan.flags, *plan.variants.values()):
+        found += flag_values(words, setting)
     return found

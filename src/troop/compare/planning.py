@@ -9,12 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from troop.api import require_cluster_allowed
+from troop.api import require_cluster_allowed, require_folder_allowed
 from troop.compare import run_result
 from troop.compare.external import check_external
 from troop.compare.machine import describe, machine_facts, same_hardware
 from troop.compare.plan import ComparisonPlan, contains_comparison, first_difference, run_path
-from troop.compare.planned_code import named_clusters, named_code, planned_clusters, planned_code
+from troop.compare.planned_code import (
+    named_clusters,
+    named_code,
+    named_folders,
+    planned_clusters,
+    planned_code,
+    planned_folders,
+)
 from troop.core.config_json import encode
 from troop.core.errors import BadInput
 from troop.core.user_code import require_allowed, split
@@ -66,7 +73,7 @@ def open_plan(folder: Path, args: CompareArgs, make: MakeExperiment) -> Iterator
 
 
 def read_allowed_plan(folder: Path, args: CompareArgs) -> ComparisonPlan:
-    """Read the stored plan; BadInput if it needs code or a cluster that the user neither names nor allows."""
+    """Read the stored plan; BadInput if it needs code, a cluster or a folder that the user does not allow."""
     plan = ComparisonPlan.read(folder)
     commands = (["--env", args.env or ""], args.flags, *args.variants.values())
     named = [name for words in commands for name in named_code(words)]  # by the user, in this command
@@ -79,6 +86,9 @@ def read_allowed_plan(folder: Path, args: CompareArgs) -> ComparisonPlan:
         check_stored_env(name, allow)
     for address in planned_clusters(plan):
         require_cluster_allowed(address, (*args.allow, *clusters))
+    folders = [folder for words in commands for folder in named_folders(words)]
+    for folder in planned_folders(plan):
+        require_folder_allowed(folder, (*args.allow, *folders))
     return plan
 
 

@@ -142,6 +142,16 @@ def code_names(
     return names
 
 
+def setting_values(value: Any, setting: str) -> Iterator[Any]:  # noqa: ANN401
+    """Yield the values of all fields of an encoded config that have this name."""
+    if isinstance(value, dict):
+        if setting in value:
+            yield value[setting]
+        value = list(value.values())
+    for item in value if isinstance(value, list) else ():
+        yield from setting_values(item, setting)
+
+
 def decoded_code_names(config: Any, path: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401
     """Yield path and value of every field of a config that names code outside Troop."""
     for field in dataclasses.fields(config):

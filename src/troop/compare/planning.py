@@ -86,9 +86,9 @@ def read_allowed_plan(folder: Path, args: CompareArgs) -> ComparisonPlan:
         check_stored_env(name, allow)
     for address in planned_clusters(plan):
         require_cluster_allowed(address, (*args.allow, *clusters))
-    folders = [folder for words in commands for folder in named_folders(words)]
-    for folder in planned_folders(plan):
-        require_folder_allowed(folder, (*args.allow, *folders))
+    named_here = [path for words in commands for path in named_folders(words)]
+    for path in planned_folders(plan):
+        require_folder_allowed(path, (*args.allow, *named_here))
     return plan
 
 

@@ -62,6 +62,22 @@ def test_batches_come_from_all_actors_and_every_stream_is_learned_from_once(algo
     assert all(torch.equal(one, two) for one, two in zip(*runs, strict=True))
 
 
+@pytest.mark.parametrize("stagger", [True, False])
+def test_first_episodes_of_actors_end_at_different_times(stagger):
+    env = Toy("Clock", 4, limit=20, discrete=True)
+    host = Host(IMPALA(2, 4, stagger=stagger).program(ALGORITHMS["impala"], env, SETTINGS), 3)
+    ends, update = set(), host.roles["learner"].algorithm.update
+
+    def keep(batch):
+        ends.update(batch.ended.nonzero()[:, 0].tolist())
+        return update(batch)
+
+    host.roles["learner"].algorithm.update = keep
+    rounds(host, 120)
+    host.close()
+    assert len(ends) > 2 if stagger else len(ends) == 1  # of the five steps of an unroll
+
+
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 def test_unchanged_weights_reproduce_the_probabilities_of_acting_and_unrolls_overlap(core, autoreset):

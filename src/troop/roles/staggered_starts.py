@@ -37,8 +37,10 @@ class StaggeredStarts:
         self.notes: list[str] = getattr(env, "notes", [])
         self.files: dict[str, str] = getattr(env, "files", {})
         limit, generator = self.spec.episode_limit or 0, torch.Generator().manual_seed(seed)
-        # Envs 0, 1, .. would start in the order of their numbers; a permutation avoids groups of neighbours.
-        self.due = torch.randperm(self.spec.envs, generator=generator) * limit // self.spec.envs
+        # One time from each of as many equal parts of the limit as there are envs, in random order.
+        part = torch.randperm(self.spec.envs, generator=generator)
+        part = part + torch.rand(self.spec.envs, generator=generator)
+        self.due = (part * limit / self.spec.envs).long()
         self.waiting = torch.full((self.spec.envs,), limit > 0)  # for their truncation
         self.steps = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
@@ -12,7 +13,7 @@ import torch
 from troop.core.algorithm import AlgorithmConfig, Policy, PrioritizesSequences
 from troop.core.batch import NStep, SequenceSpec, Trajectory, TrajectorySpec, Transition
 from troop.core.config_json import encode
-from troop.core.env import Continuous, EnvConfig, EnvSpec
+from troop.core.env import Continuous, EnvConfig, EnvSpec, VectorEnv
 from troop.core.errors import BadInput
 from troop.core.exploration import Exploration, PerEnv
 from troop.core.flow import WeightSource
@@ -31,6 +32,7 @@ from troop.roles.collector import Collector, EnvFactory
 from troop.roles.data_parallel import DataParallelTrainer
 from troop.roles.evaluator import Evaluator
 from troop.roles.sampler import Sampler, StatefulRecorder
+from troop.roles.staggered_starts import StaggeredMake
 from troop.roles.trainer import Trainer
 
 MAX_RECORDED_ACTIONS = 2**26  # numbers kept to replay the actions of a resumed run: 256 MB of float32
@@ -185,6 +187,7 @@ class ActorConfig:
     recreate_every: int = 0  # vector steps after which envs are recreated; 0: never
     double_buffered: bool = True  # step two halves of the envs in turn, if their number is even
     device: str = "cpu"
+    stagger: bool = False  # truncate the first episodes at different times
 
 
 def initial_sequence_priority(algorithm: AlgorithmConfig[Any]) -> InitialPriority | None:
@@ -223,7 +226,9 @@ def make_sampler(algorithm: AlgorithmConfig[Any], env: EnvConfig, config: ActorC
         elif parts > 1:
             exploration = exploration.share(parts)
         seed = derive_seed(config.seed, f"half {part}") if parts > 1 else config.seed
-        factory = EnvFactory(partial(part_env.make, device=config.device), seed, config.recreate_every)
+        make_env: Callable[[int], VectorEnv] = partial(part_env.make, device=config.device)
+        make_env = StaggeredMake(make_env) if config.stagger else make_env
+        factory = EnvFactory(make_env, seed, config.recreate_every)
         collectors.append(Collector(factory, policy, recorder, exploration))
         recorders.append(recorder)
     return Sampler(policy, collectors, recorders)

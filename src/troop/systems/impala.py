@@ -47,6 +47,9 @@ class IMPALA:
     double_buffered: bool = True
     """Actors with an even number of envs step them in two halves, acting for one half while the other
     simulates."""
+    stagger: bool = True
+    """Truncate the first episode of each env at a different time, so that the envs are in different phases
+    of episodes that only end at the time limit."""
     devices: str = ""
     """Device of each role, such as learner=cuda:1,actor=cuda:0 or actor0=cuda:0. By default the learner uses
     --device and actors use the CPU."""
@@ -87,6 +90,7 @@ class IMPALA:
                 actor_priorities=False,
                 double_buffered=self.double_buffered and not settings.deterministic,
                 device=devices[f"actor{i}"],
+                stagger=self.stagger,
             )
             sampler = build(make_sampler, algorithm, env, config)
             program.add(f"actor{i}", Actor, sampler, queue, weights, 0)

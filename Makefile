@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# One thread per process: test processes share the cores.
+# One thread per process: three test processes share the cores; tests of processes wait half of the time.
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-long check format docs reliability clean
@@ -23,7 +23,7 @@ demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup tests
+	$(BIN)/python -m pytest -n 3 --dist loadgroup tests
 
 # Tests that take minutes: chaos, long pauses, soak. One at a time, since they measure.
 test-long: $(STAMP)
@@ -33,7 +33,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check src tests examples benchmarks docs
 	$(BIN)/ruff check src tests examples benchmarks docs
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup tests
+	$(BIN)/python -m pytest -n 3 --dist loadgroup tests
 
 format: $(STAMP)
 	$(BIN)/ruff format src tests examples benchmarks docs

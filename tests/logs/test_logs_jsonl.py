@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -126,6 +127,45 @@ def test_folder_created_later_receives_all_rows(tmp_path):
     metrics.write(1, 1, 1, {})
     assert [row["env_steps"] for row in rows(tmp_path / "later" / "metrics.jsonl")] == [0, 1]
     assert len(warnings) == 2
+
+
+@pytest.mark.reliability("S4")
+def test_slow_disk_delays_neither_training_nor_the_order_of_rows(tmp_path, monkeypatch):
+    path, gate = tmp_path / "metrics.jsonl", threading.Event()
+    metrics = MetricsWriter(path)
+    write = os.write
+
+    def stuck(handle, data):
+        gate.wait(30)
+        return write(handle, data)
+
+    monkeypatch.setattr(os, "write", stuck)
+    for i in range(5):
+        metrics.write(i, i, i, {})  # returns although no byte has been written
+    assert rows(path) == []
+    gate.set()
+    metrics.write(5, 5, 5, {})
+    metrics.close()
+    assert [row["env_steps"] for row in rows(path)] == list(range(6))
+
+
+@pytest.mark.reliability("S4")
+def test_slow_tensorboard_delays_no_training(tmp_path):
+    pytest.importorskip("tensorboard")
+    board, gate = TensorBoard(tmp_path), threading.Event()
+    writer = board._writer.file_writer.event_writer._async_writer
+    write = writer._writer.write
+
+    def stuck(data):
+        gate.wait(30)
+        write(data)
+
+    writer._writer.write = stuck
+    for i in range(100):
+        board.write(1.0, i, 1, {"loss": 1.0, "return": 2.0})  # returns although no event has been written
+    gate.set()
+    board.close()
+    assert sum(path.stat().st_size for path in tmp_path.glob("events.*")) > 300 * 40
 
 
 LIMITED = """

@@ -662,7 +662,7 @@ PAPERS: dict[str, Paper] = {
     "flashsac": Paper(
         "Kim et al. 2026, FlashSAC (arXiv 2604.04539), authors' code, MuJoCo Playground", G1, CUDA, _FLASHSAC
     ),
-    "ppo": Paper("Schulman et al. 2017, PPO (arXiv 1707.06347), table 5", "Pong-v5", "cpu", _PPO),
+    "ppo": Paper("Schulman et al. 2017, PPO (arXiv 1707.06347), table 5", "Pong-v5", CUDA, _PPO),
     "ppo-atari": Paper("Schulman et al. 2017, PPO (arXiv 1707.06347), table 5", "Pong-v5", "cpu", _PPO),
     "ppo-lstm": Paper(
         "Schulman et al. 2017 with the LSTM of OpenAI's code",

@@ -79,11 +79,11 @@ def test_first_episodes_of_actors_end_at_different_times(stagger):
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
-@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
-def test_unchanged_weights_reproduce_the_probabilities_of_acting_and_unrolls_overlap(core, autoreset):
+@pytest.mark.parametrize("core, layers", [("none", 1), ("lstm", 1), ("lstm", 2), ("gru", 1), ("gru", 3)])
+def test_unchanged_weights_reproduce_the_probabilities_of_acting_and_unrolls_overlap(core, layers, autoreset):
     """The learner recomputes what the actors did: states, last steps and streams arrive as they were."""
     env = Toy("PointMass", 4, limit=7, discrete=True, autoreset=autoreset, last_step=True)
-    config = ImpalaConfig(unroll_length=5, hidden=(8, 8), core=core, core_size=4)
+    config = ImpalaConfig(unroll_length=5, hidden=(8, 8), core=core, core_size=4, core_layers=layers)
     host = Host(IMPALA(2, 3).program(config, env, SETTINGS), 3)
     learner, unrolls = host.roles["learner"], {}
     for actor in ("actor0", "actor1"):
@@ -114,8 +114,9 @@ def test_unchanged_weights_reproduce_the_probabilities_of_acting_and_unrolls_ove
                 _, _, states = learner.algorithm.policy(
                     {name: x[:-1].flatten(0, 1) for name, x in one.obs.items()}, one.state, one.started[:-1]
                 )
-                h = states["core"]["h"].view(5, 2, -1)[-1].masked_fill(one.started[-1].unsqueeze(-1), 0.0)
-                assert torch.allclose(h, two.state["core"]["h"], atol=1e-5)
+                for name, x in states["core"].items():
+                    last = x.view(5, 2, -1)[-1].masked_fill(one.started[-1].unsqueeze(-1), 0.0)
+                    assert torch.allclose(last, two.state["core"][name], atol=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -583,6 +583,7 @@ _DD_PPO = {
     "algorithm.normalize-advantages": Value("none"),
     "algorithm.core": Value("lstm"),
     "algorithm.core-size": Value(512),
+    "algorithm.core-layers": Value(2),
     "system.preemption": Value(0.6),
     "env.envs": Value(4),
 }
@@ -696,6 +697,12 @@ PAPERS: dict[str, Paper] = {
             "algorithm.torso-features": Value(512),
             "system.actors": Value(4),
             "algorithm.core": Value("none"),
+            "algorithm.core-layers": Value(2, "of its optional LSTM"),
+            "algorithm.core-size": Value(
+                519,
+                "of its optional LSTM: 512 features, reward and 6 actions",
+                "the layer of 512 units before the LSTM also reads the last reward and action",
+            ),
         },
     ),
     "polybeast": Paper(

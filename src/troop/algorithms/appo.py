@@ -97,9 +97,11 @@ class APPOConfig:
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
     core: Core = "none"
-    """A recurrent layer gives the policy memory."""
+    """Recurrent layers give the policy memory."""
     core_size: int = bounded(512, low=1)
-    """Width of the recurrent layer."""
+    """Width of each recurrent layer."""
+    core_layers: int = bounded(1, low=1, high=16)
+    """Number of recurrent layers."""
     net: Torso | str = "auto"
     """Torso for images; auto is nature from 36x36 pixels on, else small. Or your own network as
     module:function."""
@@ -122,7 +124,14 @@ class APPOConfig:
     @property
     def network(self) -> ActorCriticConfig:
         """Return the layers."""
-        return ActorCriticConfig(self.hidden, self.activation, self.core, self.core_size, self.net)
+        return ActorCriticConfig(
+            self.hidden,
+            self.activation,
+            self.core,
+            self.core_size,
+            self.net,
+            core_layers=self.core_layers,
+        )
 
     @property
     def clip_range(self) -> tuple[float, float]:

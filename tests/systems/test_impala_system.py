@@ -1,5 +1,6 @@
 """IMPALA: every trajectory is learned from once, in any division of envs among actors; kills and lag."""
 
+import collections
 import copy
 import dataclasses
 import itertools
@@ -60,6 +61,40 @@ def test_batches_come_from_all_actors_and_every_stream_is_learned_from_once(algo
         runs.append([batch.obs["obs"].clone() for batch in seen])
         host.close()
     assert all(torch.equal(one, two) for one, two in zip(*runs, strict=True))
+
+
+@pytest.mark.parametrize("learners", [1, 2])
+def test_batches_of_the_circular_buffer_are_learned_from_k_times_and_runs_are_reproducible(learners):
+    config = APPOConfig(clip_against="target", rollout_length=5, hidden=(8,))
+    system = IMPALA(2, 4, learners=learners, circular_buffer_size=3, replay_times=4)
+    runs = []
+    for _ in range(2):
+        host = Inline().make_host(system.program(config, ENV, SETTINGS), 3)
+        seen = []
+        for name in ["learner", "learner1"][:learners]:
+
+            def keep(batch, seen=seen, update=host.roles[name].algorithm.update):
+                seen.append(batch.obs["obs"].flatten().tolist())
+                return update(batch)
+
+            host.roles[name].algorithm.update = keep
+        metrics = rounds(host, 160)
+        host.close()
+        uses = collections.Counter(tuple(obs) for obs in seen)
+        assert len(uses) > 10 and max(uses.values()) == 4 and len(seen) > 3 * len(uses)
+        steps = sum(m.get("count/env_steps", 0) for m in metrics)
+        assert len(uses) * 4 * 5 <= steps
+        runs.append(seen)
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("algorithm", ["impala", "ppo", "unreal"])
+def test_only_algorithms_that_reuse_batches_take_a_circular_buffer(algorithm):
+    for system in (IMPALA(2, 4, replay_times=2), IMPALA(2, 4, circular_buffer_size=2)):
+        with pytest.raises(BadInput, match="learns from each batch once; --system"):
+            system.program(ALGORITHMS[algorithm], ENV, SETTINGS)
+        with pytest.raises(BadInput, match="--advantages vtrace"):
+            system.program(APPOConfig(advantages="gae"), ENV, SETTINGS)
 
 
 @pytest.mark.parametrize("stagger", [True, False])

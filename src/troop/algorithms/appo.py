@@ -117,6 +117,11 @@ class APPOConfig:
         return TrajectorySpec(self.rollout_length, self.gamma)
 
     @property
+    def reuses_batches(self) -> bool:
+        """True: ratios and V-trace correct for the age of a batch, at every use."""
+        return self.advantages == "vtrace"
+
+    @property
     def exploration(self) -> Exploration:
         """1: actions are sampled; 0 takes the most probable ones."""
         return LinearSchedule(1.0, 1.0, 0)

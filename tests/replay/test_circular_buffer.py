@@ -60,7 +60,7 @@ def test_the_oldest_batches_of_a_fast_source_are_dropped():
     got, buffer = samples([True] * 4000, 4, 20, 4000)
     assert len(buffer) == 4 and all(call - 3 <= batch <= call for call, batch in enumerate(got))
     uses = collections.Counter(got)
-    # Drawn with probability 1/4 in each of the four calls of its life: never with (3/4)^4.
+    # Returned with probability 1/4 in each of the four calls of its life: never with (3/4)^4.
     assert sum(number not in uses for number in range(4000)) / 4000 == pytest.approx(0.75**4, abs=0.02)
 
 

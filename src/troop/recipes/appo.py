@@ -43,6 +43,7 @@ IMPACT_ATARI: dict[str, Any] = {
     "value_clip": 0.0,
     "normalize_advantages": False,
     "kl_coef": 1.0,
+    "kl_target": 0.01,
     "normalize_rewards": False,
 }
 IMPACT_BUFFER = {"circular_buffer_size": 4, "replay_times": 2}

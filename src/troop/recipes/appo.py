@@ -46,7 +46,7 @@ IMPACT_ATARI: dict[str, Any] = {
     "kl_target": 0.01,
     "normalize_rewards": False,
 }
-IMPACT_BUFFER = {"circular_buffer_size": 4, "replay_times": 2}
+IMPACT_BUFFER: dict[str, Any] = {"circular_buffer_size": 4, "replay_times": 2}
 SMALL: dict[str, Any] = {
     "rollout_length": 32,
     "epochs": 2,
@@ -74,7 +74,7 @@ def appo(
     args: RecipeArgs,
     atari: dict[str, Any],
     small: dict[str, Any],
-    atari_buffer: dict[str, int] | None = None,
+    atari_buffer: dict[str, Any] | None = None,
 ) -> Experiment[Trajectory]:
     """Return the published settings for Atari games, small networks for other tasks; one actor per core."""
     actors = max(1, cores() - 1)

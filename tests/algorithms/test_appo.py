@@ -9,6 +9,7 @@ import torch
 
 from troop.algorithms import APPOConfig, PPOConfig
 from troop.algorithms.actor_critic_policy import evaluate_trajectory
+from troop.algorithms.appo import adapt_kl_coef, adapt_learning_rate
 from troop.core.batch import join_trajectories
 from troop.envs import Toy
 from troop.functional.gae import with_final_values
@@ -85,7 +86,7 @@ def test_behaviour_kind_matches_an_independent_version(autoreset):
     config = APPOConfig(rollout_length=8, clip=0.1, value_clip=0.2, kl_coef=0.3, **PLAIN)
     learner, batch = rollout(config, env, shifted)
     minibatch = first_minibatch(learner, batch)
-    loss, _ = learner.loss(minibatch)
+    loss, metrics = learner.loss(minibatch)
 
     t = minibatch.trajectory
     outputs, values, final = evaluate_trajectory(learner.policy, t)
@@ -104,7 +105,11 @@ def test_behaviour_kind_matches_an_independent_version(autoreset):
     surrogate = torch.min(ratio.clamp(0.05, 20) * advantage, clipped * advantage)[t.valid].mean()
     error = (values[:-1] - v).square()  # before the first step values are the old ones
     entropy = -(logits.exp() * logits).sum(-1)[t.valid].mean()
-    expected = -surrogate + 0.5 * 0.5 * error[t.valid].mean() - 0.003 * entropy
+    acted = t.extras["outputs"].log_softmax(-1)
+    assert torch.allclose(acted.gather(-1, t.action.unsqueeze(-1)).squeeze(-1), t.extras["log_prob"])
+    kl = (logits.exp() * (logits - acted)).sum(-1)[t.valid].mean()  # of the policy from the one that acted
+    assert float(kl) > 0.01 and float(metrics[3]) == pytest.approx(float(kl), abs=1e-5)
+    expected = -surrogate + 0.5 * 0.5 * error[t.valid].mean() - 0.003 * entropy + 0.3 * kl
     assert float(loss) == pytest.approx(float(expected), abs=1e-5)
 
 
@@ -209,6 +214,77 @@ def test_the_target_network_is_copied_periodically_and_shares_the_normalizer():
     assert all(same)
     learner.update(batch)
     assert not torch.equal(*(module.net.critic.layers[-1] for module in (learner.policy, learner.target)))
+
+
+def test_symmetric_kl_replaces_the_entropy_bonus_and_is_bounded():
+    settings = {"rollout_length": 6, "entropy_coef": 0.5, **PLAIN}
+    plain, batch = rollout(APPOConfig(**settings), ENV, shifted)
+    other = APPOConfig(exploration_loss="symmetric_kl", **settings).algorithm(ENV.spec)
+    for scale in (1.0, 1e4):  # almost deterministic: the divergence is above its bound
+        with torch.no_grad():
+            plain.policy.net.actor.layers[-1].mul_(scale)
+        other.policy.load_state_dict(plain.policy.state_dict())
+        minibatch = first_minibatch(plain, batch)
+        (one, metrics), (two, _) = plain.loss(minibatch), other.loss(minibatch)
+        p = evaluate_trajectory(plain.policy, minibatch.trajectory)[0].softmax(-1)
+        u = torch.full_like(p, 1 / p.shape[-1])
+        slow = ((p - u) * (p.clamp_min(1e-30).log() - u.log())).sum(-1).mean() / 2
+        expected = min(30.0, float(slow)) + float(metrics[2])
+        assert float(two - one) == pytest.approx(0.5 * expected, abs=2e-5 * scale**0.25)
+    grads, _, _ = other.value_and_grad(minibatch)
+    assert all(torch.isfinite(x).all() for x in grads)
+
+
+def test_coefficients_adapt_to_the_kl_divergence_within_their_bounds():
+    assert [adapt_kl_coef(1.0, kl, 0.01) for kl in (0.021, 0.02, 0.005, 0.0049)] == [1.5, 1.0, 1.0, 0.5]
+    assert adapt_kl_coef(1e-4, 0.0, 0.01) == 1e-4 and adapt_kl_coef(1e4, 1.0, 0.01) == 1e4
+    rates = [adapt_learning_rate(3e-4, kl, 0.008) for kl in (0.017, 0.016, 0.004, 0.0)]
+    assert rates == pytest.approx([2e-4, 3e-4, 3e-4, 4.5e-4])
+    assert adapt_learning_rate(1e-6, 1.0, 0.008) == 1e-6 and adapt_learning_rate(9e-3, 0.0, 0.008) == 1e-2
+
+
+@pytest.mark.parametrize(
+    "settings, name, changed",
+    [
+        ({"clip_against": "target", "kl_coef": 0.5, "kl_target": 0.01}, "kl_coef", 0.25),
+        ({"kl_coef": 0.5, "kl_target": 1e-9}, "kl_coef", 0.75),
+        ({"desired_kl": 1e-9, "lr": 3e-3}, "lr", 2e-3),
+        ({"desired_kl": 1e9, "lr": 2e-3}, "lr", 3e-3),
+    ],
+)
+def test_adapted_coefficients_are_used_reported_and_saved(settings, name, changed):
+    config = APPOConfig(rollout_length=6, **settings, **PLAIN)
+    learner, batch = rollout(config, ENV, shifted)
+    metrics = learner.update(batch).metrics
+    assert getattr(learner, name) == pytest.approx(changed)
+    metric = {"lr": "policy/learning_rate", "kl_coef": "policy/kl_coef"}[name]
+    assert float(metrics[metric]) == pytest.approx(changed)
+    other = config.algorithm(ENV.spec)
+    state = copy.deepcopy(learner.state_dict())
+    other.load_state_dict(state)
+    assert getattr(other, name) == pytest.approx(changed)
+    if name == "lr":
+        assert float(other.optimizer.optimizer.param_groups[0]["lr"]) == pytest.approx(changed)
+    else:
+        assert float(first_minibatch(other, batch).kl_coef) == pytest.approx(changed)
+    del state["lr"], state["kl_coef"]  # of an older release
+    config.algorithm(ENV.spec).load_state_dict(state)
+
+
+def test_options_of_the_kl_divergence_that_have_no_effect_are_refused():
+    continuous = Toy("PointMass", 6, limit=5).spec
+    assert "discrete" in APPOConfig(exploration_loss="symmetric_kl").unsupported_reason(continuous)
+    assert APPOConfig(exploration_loss="symmetric_kl").unsupported_reason(ENV.spec) is None
+    assert "--kl-coef" in APPOConfig(kl_target=0.01).unsupported_reason(continuous)
+    assert "behaviour" in APPOConfig(clip_against="target", desired_kl=0.01).unsupported_reason(continuous)
+
+
+def test_outputs_of_the_policy_are_only_sent_if_a_divergence_from_it_is_used():
+    for settings, recorded in (({}, False), ({"kl_coef": 0.1}, True), ({"desired_kl": 0.01}, True)):
+        _, batch = rollout(APPOConfig(rollout_length=6, **settings, **PLAIN), ENV)
+        assert ("outputs" in batch.extras) == recorded
+    _, batch = rollout(APPOConfig(clip_against="target", kl_coef=1.0, rollout_length=6, **PLAIN), ENV)
+    assert "outputs" not in batch.extras
 
 
 @pytest.mark.parametrize("kind", ["behaviour", "target"])

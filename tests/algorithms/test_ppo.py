@@ -13,6 +13,7 @@ from troop.algorithms.ppo import PPOConfig, adapt_learning_rate, explained_varia
 from troop.core.batch import TrajectorySpec
 from troop.core.env import Continuous, Discrete, EnvSpec, Field, Step
 from troop.envs import Toy
+from troop.nets.recurrent import build_core
 from troop.replay.recorders.trajectories import TrajectoryRecorder
 from troop.roles.collector import Collector, EnvFactory
 
@@ -225,11 +226,14 @@ def test_the_value_at_time_limits_is_bootstrapped(next_step, gae_lambda):
 @pytest.mark.parametrize("core", ["lstm", "gru"])
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 @pytest.mark.parametrize("envs", [6, 16])
-def test_replaying_a_stored_rollout_reproduces_what_the_policy_returned(core, autoreset, envs):
-    config = PPOConfig(rollout_length=11, core=core, core_size=8, minibatches=2, **PLAIN)
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_replaying_a_stored_rollout_reproduces_what_the_policy_returned(core, autoreset, envs, layers):
+    memory = {"core": core, "core_size": 8, "core_layers": layers}
+    config = PPOConfig(rollout_length=11, minibatches=2, **memory, **PLAIN)
     env = Toy("PointMass", envs, limit=5, autoreset=autoreset)
     learner, batch = rollout(config, env, steps=3, act=act_with_values)
-    assert batch.started[1:].any() and batch.state["core"]["h"].any()
+    assert batch.started[1:].any() and all(x.any() for x in batch.state["core"].values())
+    assert len(batch.state["core"]) == layers * (2 if core == "lstm" else 1)
     # Libraries round the last rows differently unless their number is a multiple of the vector width.
     orders = [torch.arange(envs)] + [torch.randperm(envs) for _ in range(3) if envs % 16 == 0]
     for order in orders:
@@ -251,34 +255,57 @@ def test_replaying_a_stored_rollout_reproduces_what_the_policy_returned(core, au
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
-def test_recurrent_cores_match_torch_and_forget_at_episode_starts(core):
-    from troop.nets.recurrent import RecurrentCore
-
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_recurrent_cores_match_torch_and_forget_at_episode_starts(core, layers):
     torch.manual_seed(0)
-    ours = RecurrentCore(core, 5, 4)
-    theirs = (nn.LSTM if core == "lstm" else nn.GRU)(5, 4)
+    ours = build_core(core, 5, 4, layers)
+    theirs = (nn.LSTM if core == "lstm" else nn.GRU)(5, 4, layers)
     with torch.no_grad():
-        ours.bias.normal_()
-        ours.bias_h.normal_()
-        theirs.weight_ih_l0.copy_(ours.weight_x)
-        theirs.weight_hh_l0.copy_(ours.weight_h)
-        theirs.bias_ih_l0.copy_(ours.bias)
-        theirs.bias_hh_l0.zero_()
-        if core == "gru":
-            theirs.bias_hh_l0[8:] = ours.bias_h
+        for i, layer in enumerate([ours] if layers == 1 else ours.layers):
+            layer.bias.normal_()
+            layer.bias_h.normal_()
+            getattr(theirs, f"weight_ih_l{i}").copy_(layer.weight_x)
+            getattr(theirs, f"weight_hh_l{i}").copy_(layer.weight_h)
+            getattr(theirs, f"bias_ih_l{i}").copy_(layer.bias)
+            getattr(theirs, f"bias_hh_l{i}").zero_()
+            if core == "gru":
+                getattr(theirs, f"bias_hh_l{i}")[8:] = layer.bias_h
     x = torch.randn(7, 3, 5)
     y, states = ours(x, ours.initial_state(3))
-    assert torch.allclose(y, theirs(x)[0], atol=1e-6)
+    expected, final = theirs(x)
+    assert torch.allclose(y, expected, atol=1e-6)
+    for name, last in zip("hc", final if core == "lstm" else (final,), strict=False):
+        keys = [name, *(f"{name}{i}" for i in range(2, layers + 1))]
+        assert torch.allclose(torch.stack([states[key][-1] for key in keys]), last, atol=1e-6)
     started = torch.zeros(7, 3, dtype=torch.bool)
     started[4, 1] = True
     y, _ = ours(x, ours.initial_state(3), started)
     assert torch.allclose(y[4:, 1], theirs(x[4:, 1:2])[0][:, 0], atol=1e-6)
-    assert torch.allclose(y[:, 0], theirs(x)[0][:, 0], atol=1e-6)
-    assert torch.equal(states["h"], ours(x, ours.initial_state(3))[0])
+    assert torch.allclose(y[:, 0], expected[:, 0], atol=1e-6)
+    assert torch.equal(states["h" if layers == 1 else f"h{layers}"], ours(x, ours.initial_state(3))[0])
 
 
-def test_the_value_at_a_time_limit_uses_the_state_before_it():
-    config = PPOConfig(rollout_length=6, core="lstm", core_size=8, minibatches=1, **PLAIN)
+def test_every_layer_forgets_what_was_before_an_episode_start():
+    core = build_core("lstm", 5, 4, 3)
+    state = {name: torch.randn(2, 4) for name in core.initial_state(2)}
+    started = torch.tensor([[True, False]])
+    x = torch.randn(1, 2, 5)
+    y, states = core(x, state, started)
+    fresh, fresh_states = core(x, core.initial_state(2))
+    assert torch.equal(y[:, 0], fresh[:, 0]) and not torch.isclose(y[:, 1], fresh[:, 1]).any()
+    assert all(torch.equal(states[name][:, 0], x[:, 0]) for name, x in fresh_states.items())
+
+
+def test_one_layer_has_the_weights_of_older_checkpoints():
+    names = {"weight_x", "weight_h", "bias", "bias_h"}
+    assert set(build_core("lstm", 5, 4, 1).state_dict()) == names
+    assert set(build_core("lstm", 5, 4, 1).initial_state(2)) == {"h", "c"}
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_value_at_a_time_limit_uses_the_state_before_it(layers):
+    memory = {"core": "lstm", "core_size": 8, "core_layers": layers}
+    config = PPOConfig(rollout_length=6, minibatches=1, **memory, **PLAIN)
     learner, batch = rollout(config, Toy("PointMass", 2, limit=4), steps=2)
     _, _, final_values = evaluate_trajectory(learner.policy, batch)
     assert len(final_values)

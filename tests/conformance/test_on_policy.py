@@ -26,6 +26,9 @@ ALGORITHMS = {
     ),
     "a2c": PPOConfig(rollout_length=10, hidden=(8,), optimizer="rmsprop_tf", **A2C),
     "lstm": PPOConfig(rollout_length=10, minibatches=2, hidden=(8, 8), core="lstm", core_size=6),
+    "two layers": PPOConfig(
+        rollout_length=10, minibatches=2, hidden=(8, 8), core="lstm", core_size=6, core_layers=2
+    ),
     "gru": PPOConfig(rollout_length=10, minibatches=4, hidden=(8,), core="gru", core_size=6),
     "unreal": UnrealConfig(
         unroll_length=10, replay_length=30, hidden=(8, 8), core_size=6, normalize_rewards=True

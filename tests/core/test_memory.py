@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from troop.core import memory
+from troop.core import control_groups, memory
 
 
 @pytest.fixture
@@ -13,8 +13,8 @@ def machine(tmp_path, monkeypatch):
     """A machine with 64 GB free; the returned function writes its control group files."""
     (tmp_path / "meminfo").write_text(f"MemTotal: 1 kB\nMemAvailable:   {64 << 20} kB\n")
     monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(memory, "OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(control_groups, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(control_groups, "OWN_CGROUPS", tmp_path / "own")
 
     def write(own, files):
         (tmp_path / "own").write_text(own)

@@ -27,7 +27,11 @@ RUNS = {  # system: recipe, env, env steps, engine
     "data-parallel": ("dd-ppo", "CartPole-v1", 9000, "inline"),
     "apex in processes": ("apex-dqn", "CartPole-v1", 1500, "processes"),
 }
-CONDITIONAL = ("the 57 Atari games with published scores", "more than 8 nodes of one kind")  # not run here
+CONDITIONAL = (  # not run here
+    "the 57 Atari games with published scores",
+    "more than 8 nodes of one kind",
+    "APPO with `--kl-target`",
+)
 
 
 @pytest.fixture(scope="module")

@@ -115,6 +115,10 @@ CASES = {
         Gymnasium("CartPole-v1", 1, hide=(1, 3)),
         PPOConfig(hidden=(16, 16), core="lstm", core_size=8),
     ),
+    "LSTM of two layers": lambda: (
+        Gymnasium("CartPole-v1", 1, hide=(1, 3)),
+        PPOConfig(hidden=(16, 16), core="lstm", core_size=8, core_layers=2),
+    ),
     "GRU, last action and reward": lambda: (
         Gymnasium("Pendulum-v1", 1, last_step=True),
         PPOConfig(hidden=(16, 16), core="gru", core_size=8),

@@ -1,5 +1,7 @@
 """Action distributions against torch.distributions."""
 
+import math
+
 import pytest
 import torch
 from torch import distributions
@@ -19,6 +21,30 @@ def test_categorical_log_prob_entropy_and_kl_match_torch():
     kl = distributions.kl_divergence(theirs, distributions.Categorical(logits=OTHER))
     assert torch.allclose(ours.kl(LOGITS, OTHER), kl, atol=1e-6)
     assert torch.equal(ours.mode(LOGITS), LOGITS.argmax(1))
+
+
+def test_symmetric_kl_from_uniform_matches_torch_and_leaves_out_masked_actions():
+    def slow(logits):
+        policy, uniform = (
+            distributions.Categorical(logits=logits),
+            distributions.Categorical(logits=logits * 0),
+        )
+        one, two = (distributions.kl_divergence(*pair) for pair in ((policy, uniform), (uniform, policy)))
+        return (one + two) / 2
+
+    ours = Categorical((2, 3))
+    expected = slow(LOGITS[:, :2]) + slow(LOGITS[:, 2:])
+    assert torch.allclose(ours.symmetric_kl_from_uniform(LOGITS), expected, atol=1e-6)
+    # 3/4 and 1/4: (log 1.5 * 3/4 + log 0.5 / 4 - log 1.5 / 2 - log 0.5 / 2) / 2 = log(3) / 8
+    quarters = torch.tensor([[0.75, 0.25]]).log()
+    assert float(Categorical((2,)).symmetric_kl_from_uniform(quarters)) == pytest.approx(math.log(3) / 8)
+    assert not Categorical((5,)).symmetric_kl_from_uniform(torch.full((7, 5), 3.0)).any()
+    mask = torch.tensor([True, False, True, True, False]).expand(7, 5)
+    masked = Categorical((5,)).mask_logits(LOGITS, mask).requires_grad_()
+    kl = Categorical((5,)).symmetric_kl_from_uniform(masked)
+    assert torch.allclose(kl, slow(LOGITS[:, [0, 2, 3]]), atol=1e-6)
+    kl.sum().backward()
+    assert torch.isfinite(masked.grad).all() and not masked.grad[:, [1, 4]].any()
 
 
 def test_multi_discrete_sums_over_its_parts():

@@ -1,4 +1,5 @@
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from troop.core.algorithm import UpdateResult
 from troop.core.batch import Transition
 from troop.core.env import Discrete, EnvSpec, Field
 from troop.core.errors import TrainingFault
+from troop.replay.circular_buffer import CircularBuffer
 from troop.roles.learner import Learner, LearnerConfig, PeerWeights
 from troop.roles.weights import Weights
 
@@ -185,3 +187,12 @@ def test_remote_batches_are_prefetched_and_a_new_request_follows_each_reply(pref
     assert steps == [True, True, False] * 2 and learner.updates == 4
     indices = torch.cat([index for index, _ in source.priorities])
     assert indices.tolist() == [1000 * b + i for b in (1, 2, 4, 5) for i in range(4)]
+
+
+def test_a_circular_buffer_asks_a_remote_source_ahead_and_never_waits():
+    method = FakeRemote()
+    buffer = CircularBuffer(SimpleNamespace(sample=method), 4, 2, 0, prefetch=3)
+    assert buffer.sample(8) is None and method.requests == [(8,)] * 3
+    method.deliver("first")
+    assert [buffer.sample(8) for _ in range(3)] == ["first", "first", None]
+    assert method.requests == [(8,)] * 4

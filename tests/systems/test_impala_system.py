@@ -1,5 +1,6 @@
 """IMPALA: every trajectory is learned from once, in any division of envs among actors; kills and lag."""
 
+import collections
 import copy
 import dataclasses
 import itertools
@@ -62,6 +63,40 @@ def test_batches_come_from_all_actors_and_every_stream_is_learned_from_once(algo
     assert all(torch.equal(one, two) for one, two in zip(*runs, strict=True))
 
 
+@pytest.mark.parametrize("learners", [1, 2])
+def test_batches_of_the_circular_buffer_are_learned_from_k_times_and_runs_are_reproducible(learners):
+    config = APPOConfig(clip_against="target", rollout_length=5, hidden=(8,))
+    system = IMPALA(2, 4, learners=learners, circular_buffer_size=3, replay_times=4)
+    runs = []
+    for _ in range(2):
+        host = Inline().make_host(system.program(config, ENV, SETTINGS), 3)
+        seen = []
+        for name in ["learner", "learner1"][:learners]:
+
+            def keep(batch, seen=seen, update=host.roles[name].algorithm.update):
+                seen.append(batch.obs["obs"].flatten().tolist())
+                return update(batch)
+
+            host.roles[name].algorithm.update = keep
+        metrics = rounds(host, 160)
+        host.close()
+        uses = collections.Counter(tuple(obs) for obs in seen)
+        assert len(uses) > 10 and max(uses.values()) == 4 and len(seen) > 3 * len(uses)
+        steps = sum(m.get("count/env_steps", 0) for m in metrics)
+        assert len(uses) * 4 * 5 <= steps
+        runs.append(seen)
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("algorithm", ["impala", "ppo", "unreal"])
+def test_only_algorithms_that_reuse_batches_take_a_circular_buffer(algorithm):
+    for system in (IMPALA(2, 4, replay_times=2), IMPALA(2, 4, circular_buffer_size=2)):
+        with pytest.raises(BadInput, match="learns from each batch once; --system"):
+            system.program(ALGORITHMS[algorithm], ENV, SETTINGS)
+        with pytest.raises(BadInput, match="--advantages vtrace"):
+            system.program(APPOConfig(advantages="gae"), ENV, SETTINGS)
+
+
 @pytest.mark.parametrize("stagger", [True, False])
 def test_first_episodes_of_actors_end_at_different_times(stagger):
     env = Toy("Clock", 4, limit=20, discrete=True)
@@ -79,11 +114,11 @@ def test_first_episodes_of_actors_end_at_different_times(stagger):
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
-@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
-def test_unchanged_weights_reproduce_the_probabilities_of_acting_and_unrolls_overlap(core, autoreset):
+@pytest.mark.parametrize("core, layers", [("none", 1), ("lstm", 1), ("lstm", 2), ("gru", 1), ("gru", 3)])
+def test_unchanged_weights_reproduce_the_probabilities_of_acting_and_unrolls_overlap(core, layers, autoreset):
     """The learner recomputes what the actors did: states, last steps and streams arrive as they were."""
     env = Toy("PointMass", 4, limit=7, discrete=True, autoreset=autoreset, last_step=True)
-    config = ImpalaConfig(unroll_length=5, hidden=(8, 8), core=core, core_size=4)
+    config = ImpalaConfig(unroll_length=5, hidden=(8, 8), core=core, core_size=4, core_layers=layers)
     host = Host(IMPALA(2, 3).program(config, env, SETTINGS), 3)
     learner, unrolls = host.roles["learner"], {}
     for actor in ("actor0", "actor1"):
@@ -114,8 +149,9 @@ def test_unchanged_weights_reproduce_the_probabilities_of_acting_and_unrolls_ove
                 _, _, states = learner.algorithm.policy(
                     {name: x[:-1].flatten(0, 1) for name, x in one.obs.items()}, one.state, one.started[:-1]
                 )
-                h = states["core"]["h"].view(5, 2, -1)[-1].masked_fill(one.started[-1].unsqueeze(-1), 0.0)
-                assert torch.allclose(h, two.state["core"]["h"], atol=1e-5)
+                for name, x in states["core"].items():
+                    last = x.view(5, 2, -1)[-1].masked_fill(one.started[-1].unsqueeze(-1), 0.0)
+                    assert torch.allclose(last, two.state["core"][name], atol=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

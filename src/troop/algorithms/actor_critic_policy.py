@@ -25,8 +25,10 @@ class ActorCriticPolicy(Policy):
         network: ActorCriticConfig,
         normalize_observations: bool,
         log_std_init: float | None = 0.0,
+        record_outputs: bool = False,
     ) -> None:
         super().__init__()
+        self.record_outputs = record_outputs
         action = spec.action
         if isinstance(action, Continuous):
             self.distribution: Distribution = DiagonalGaussian(action.size)
@@ -98,6 +100,8 @@ class ActorCriticPolicy(Policy):
     def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
         """Return sampled actions, the most probable ones where `explore` [B] is 0, and their log_prob.
 
+        With `record_outputs` also the outputs of the action distribution [B, P].
+
         Continuous actions may lie outside of [-1, 1]; the env clips them.
         """
         x, _ = self.inputs(obs)
@@ -109,7 +113,8 @@ class ActorCriticPolicy(Policy):
         if not exploring.all() and exploring.any():
             rows = exploring.view(-1, *(1,) * (action.dim() - 1))
             action = torch.where(rows, action, self.distribution.mode(outputs))
-        return PolicyOutput(action, state, {"log_prob": self.distribution.log_prob(outputs, action)})
+        extras = {"log_prob": self.distribution.log_prob(outputs, action)}
+        return PolicyOutput(action, state, extras | ({"outputs": outputs} if self.record_outputs else {}))
 
 
 def evaluate_trajectory(policy: ActorCriticPolicy, batch: Trajectory) -> tuple[Tensor, Tensor, Tensor]:

@@ -28,9 +28,10 @@ from troop.algorithms.requirements import action_mask_reason, minibatch_reason, 
 from troop.core.algorithm import UpdateResult
 from troop.core.batch import Trajectory, TrajectorySpec
 from troop.core.config import bounded
-from troop.core.env import EnvSpec
+from troop.core.env import Continuous, EnvSpec
 from troop.core.exploration import Exploration, LinearSchedule
 from troop.core.peers import NO_PEERS, Peers
+from troop.functional.distributions import Categorical
 from troop.functional.gae import gae, with_final_values
 from troop.functional.vtrace import vtrace
 from troop.nets.activations import Activation
@@ -41,6 +42,10 @@ from troop.nets.recurrent import Core
 
 MIN_RATIO, MAX_RATIO = 0.05, 20.0  # bounds of pi / mu before clipping (Sample Factory)
 MAX_IMPORTANCE = 2.0  # upper bound of mu / pi_target (IMPACT)
+MAX_SYMMETRIC_KL = 30.0  # of a minibatch (Sample Factory)
+KL_FACTOR = 2.0  # coefficients change where the KL divergence is off its target by more than this
+LR_FACTOR, LR_MIN, LR_MAX = 1.5, 1e-6, 1e-2
+KL_COEF_MIN, KL_COEF_MAX = 1e-4, 1e4  # a weight of 0 or infinity could not recover
 MAX_LOG_RATIO = 20.0  # of pi / pi_target: its exponential is finite, and so is the gradient of clipped rows
 
 
@@ -77,9 +82,19 @@ class APPOConfig:
     value_coef: float = bounded(0.5, low=0)
     """Weight of the value loss, which is half the squared error."""
     entropy_coef: float = bounded(0.003, low=0)
-    """Weight of the entropy bonus."""
+    """Weight of the exploration loss."""
+    exploration_loss: Literal["entropy", "symmetric_kl"] = "entropy"
+    """entropy: an entropy bonus; symmetric_kl: the symmetric KL divergence from uniformly random actions, at
+    most 30, for discrete actions."""
     kl_coef: float = bounded(0.0, low=0)
-    """Weight of the KL divergence from the policy at the start of the update, or from the target network."""
+    """Weight of the KL divergence; behaviour: KL(pi || mu) of the policy from the one that acted; target:
+    KL(pi_T || pi) of the target network from the policy."""
+    kl_target: float = bounded(0.0, low=0)
+    """Above 0: kl_coef adapts after each update, x 1.5 if the divergence is above twice this, x 0.5 if it is
+    below half of it."""
+    desired_kl: float = bounded(0.0, low=0)
+    """Above 0: the learning rate adapts after each minibatch, / 1.5 if KL(pi || mu) is above twice this and
+    x 1.5 if it is below half of it; Sample Factory's value is 0.008. Only behaviour."""
     target_update_period: int = bounded(16, low=1)
     """Updates between copies of the policy into the target network; only with the target network."""
     lr: float = bounded(1e-4, above=0)
@@ -97,9 +112,11 @@ class APPOConfig:
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
     core: Core = "none"
-    """A recurrent layer gives the policy memory."""
+    """Recurrent layers give the policy memory."""
     core_size: int = bounded(512, low=1)
-    """Width of the recurrent layer."""
+    """Width of each recurrent layer."""
+    core_layers: int = bounded(1, low=1, high=16)
+    """Number of recurrent layers."""
     net: Torso | str = "auto"
     """Torso for images; auto is nature from 36x36 pixels on, else small. Or your own network as
     module:function."""
@@ -115,6 +132,11 @@ class APPOConfig:
         return TrajectorySpec(self.rollout_length, self.gamma)
 
     @property
+    def reuses_batches(self) -> bool:
+        """True: ratios and V-trace correct for the age of a batch, at every use."""
+        return self.advantages == "vtrace"
+
+    @property
     def exploration(self) -> Exploration:
         """1: actions are sampled; 0 takes the most probable ones."""
         return LinearSchedule(1.0, 1.0, 0)
@@ -122,7 +144,14 @@ class APPOConfig:
     @property
     def network(self) -> ActorCriticConfig:
         """Return the layers."""
-        return ActorCriticConfig(self.hidden, self.activation, self.core, self.core_size, self.net)
+        return ActorCriticConfig(
+            self.hidden,
+            self.activation,
+            self.core,
+            self.core_size,
+            self.net,
+            core_layers=self.core_layers,
+        )
 
     @property
     def clip_range(self) -> tuple[float, float]:
@@ -131,8 +160,19 @@ class APPOConfig:
             return 1 / (1 + self.clip), 1 + self.clip
         return 1 - self.clip, 1 + self.clip
 
+    @property
+    def behaviour_kl(self) -> bool:
+        """Whether the KL divergence from the policy that acted is needed, and so that policy's outputs."""
+        return self.clip_against == "behaviour" and bool(self.kl_coef or self.desired_kl)
+
     def unsupported_reason(self, spec: EnvSpec) -> str | None:
-        """Check observations, actions and action masks."""
+        """Check observations, actions, action masks and the options of KL divergences."""
+        if self.exploration_loss == "symmetric_kl" and isinstance(spec.action, Continuous):
+            return "--exploration-loss symmetric_kl requires discrete actions; use entropy"
+        if self.kl_target and not self.kl_coef:
+            return "--kl-target adapts --kl-coef, which is 0"
+        if self.desired_kl and self.clip_against == "target":
+            return "--desired-kl requires --clip-against behaviour; use --kl-target"
         return observation_reason(spec, self.net, False) or action_mask_reason(spec)
 
     def indivisible_reason(self, streams: int) -> str | None:
@@ -141,7 +181,9 @@ class APPOConfig:
 
     def policy(self, spec: EnvSpec) -> ActorCriticPolicy:
         """Build the policy alone, on the CPU."""
-        return ActorCriticPolicy(spec, self.network, self.normalize_observations, self.log_std_init)
+        return ActorCriticPolicy(
+            spec, self.network, self.normalize_observations, self.log_std_init, self.behaviour_kl
+        )
 
     def algorithm(self, spec: EnvSpec, peers: Peers = NO_PEERS, device: str = "cpu") -> APPO:
         """Build the learner."""
@@ -158,6 +200,7 @@ class Minibatch:
     old_value: Tensor  # [T, B]
     old_outputs: Tensor  # [T x B, P] of the policy at the start of the update, or of the target network
     old_log_prob: Tensor  # [T, B] of the same
+    kl_coef: Tensor  # []
 
 
 class APPO(LearnerState):
@@ -175,10 +218,10 @@ class APPO(LearnerState):
         config = OptimizerConfig(device, max_grad_norm=cfg.max_grad_norm, eps=cfg.eps)
         self.optimizer = config.build(self.policy, cfg.lr, peers)
         self.value_and_grad = value_and_grad(self.loss, self.policy.parameters(), device, cfg.compile)
-        self.updates = 0
+        self.updates, self.lr, self.kl_coef = 0, cfg.lr, cfg.kl_coef
 
     def loss(self, batch: Minibatch) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return -L_clip + value_coef L_value - entropy_coef H + kl_coef KL, and metrics.
+        """Return -L_clip + value_coef L_value + entropy_coef L_explore + kl_coef KL, and metrics.
 
         behaviour: ratio = pi / mu. target: ratio = min(mu / pi_T, 2) pi / mu, which is pi / pi_T if mu is not
         far from the target policy pi_T.
@@ -212,8 +255,14 @@ class APPO(LearnerState):
             near = batch.old_value + (value - batch.old_value).clamp(-cfg.value_clip, cfg.value_clip)
             error = torch.maximum(error, (near - v).square())
         value_loss, entropy = 0.5 * mean(error), mean(distribution.entropy(outputs))
-        kl = mean(distribution.kl(batch.old_outputs, outputs))
-        loss = policy_loss + cfg.value_coef * value_loss - cfg.entropy_coef * entropy + cfg.kl_coef * kl
+        exploration = -entropy
+        if cfg.exploration_loss == "symmetric_kl" and isinstance(distribution, Categorical):
+            exploration = mean(distribution.symmetric_kl_from_uniform(outputs)).clamp_max(MAX_SYMMETRIC_KL)
+        if cfg.behaviour_kl:
+            kl = mean(distribution.kl(outputs, trajectory.extras["outputs"].flatten(0, 1)))
+        else:
+            kl = mean(distribution.kl(batch.old_outputs, outputs))
+        loss = policy_loss + cfg.value_coef * value_loss + cfg.entropy_coef * exploration + batch.kl_coef * kl
         outside = mean(((ratio < low) | (ratio > high)).float())
         metrics = (policy_loss, value_loss, entropy, kl, outside, mean(log_ratio.abs()), mean(v))
         return loss, tuple(x.detach() for x in metrics)
@@ -251,6 +300,7 @@ class APPO(LearnerState):
                     values[:-1, index],
                     outputs[:, index].flatten(0, 1),
                     log_prob[:, index],
+                    torch.tensor(self.kl_coef, device=reward.device),
                 )
 
     def update(self, batch: Trajectory) -> UpdateResult:
@@ -264,9 +314,13 @@ class APPO(LearnerState):
             for minibatch in self.minibatches(batch, self.rewards(batch), weight):
                 grads, loss, values = self.value_and_grad(minibatch)
                 skipped = skipped + self.optimizer.step(grads, loss)
+                self._adapt_learning_rate(values[3])
                 metrics = dict(zip((*names, "policy/log_ratio", "value/mean"), values, strict=True))
             stale = (batch.valid.float() - weight).sum()
             metrics |= {"count/skipped_updates": skipped, "policy/stale_rows": stale}
+            metrics |= self._adapt_kl_coef(metrics["policy/kl"])
+            if self.cfg.desired_kl:
+                metrics["policy/learning_rate"] = torch.tensor(self.lr)
         self.updates += 1
         if normalizer is not None:
             x = self.policy.vector({name: x[:-1][batch.valid] for name, x in batch.obs.items()})
@@ -275,6 +329,19 @@ class APPO(LearnerState):
         if self.target is not None and self.updates % self.cfg.target_update_period == 0:
             copy_parameters(self.target, self.policy)
         return UpdateResult(metrics)
+
+    def _adapt_learning_rate(self, kl: Tensor) -> None:
+        """Change the learning rate if the KL divergence of the last minibatch is far from `desired_kl`."""
+        if self.cfg.desired_kl:
+            self.lr = adapt_learning_rate(self.lr, float(self.peers.mean(kl)), self.cfg.desired_kl)
+            self.optimizer.set_learning_rate(self.lr)
+
+    def _adapt_kl_coef(self, kl: Tensor) -> dict[str, Tensor]:
+        """Change the weight of the KL divergence if that of the last minibatch is far from `kl_target`."""
+        if not self.cfg.kl_target:
+            return {}
+        self.kl_coef = adapt_kl_coef(self.kl_coef, float(self.peers.mean(kl)), self.cfg.kl_target)
+        return {"policy/kl_coef": torch.tensor(self.kl_coef)}
 
     @torch.no_grad()
     def rewards(self, batch: Trajectory) -> Tensor:
@@ -286,10 +353,11 @@ class APPO(LearnerState):
         return (batch.reward * self.return_scale.scale).clamp(-10, 10)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimizer, statistics and the number of updates."""
+        """Return networks, optimizer, statistics, adapted coefficients and the number of updates."""
         scale = None if self.return_scale is None else self.return_scale.state_dict()
         target = None if self.target is None else self.target.state_dict()
-        return super().state_dict() | {"return_scale": scale, "target": target}
+        adapted = {"lr": self.lr, "kl_coef": self.kl_coef}
+        return super().state_dict() | adapted | {"return_scale": scale, "target": target}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`."""
@@ -298,3 +366,22 @@ class APPO(LearnerState):
             self.return_scale.load_state_dict(state["return_scale"])
         if self.target is not None and state["target"] is not None:
             self.target.load_state_dict(state["target"])
+        if self.cfg.desired_kl:
+            self.lr = float(state.get("lr", self.lr))
+            self.optimizer.set_learning_rate(self.lr)
+        if self.cfg.kl_target:
+            self.kl_coef = float(state.get("kl_coef", self.kl_coef))
+
+
+def adapt_learning_rate(lr: float, kl: float, desired_kl: float) -> float:
+    """Return the learning rate after a minibatch with this KL divergence (Sample Factory)."""
+    if kl > KL_FACTOR * desired_kl:
+        return max(LR_MIN, lr / LR_FACTOR)
+    return min(LR_MAX, lr * LR_FACTOR) if kl < desired_kl / KL_FACTOR else lr
+
+
+def adapt_kl_coef(kl_coef: float, kl: float, kl_target: float) -> float:
+    """Return the weight of the KL divergence after an update with this divergence (RLlib)."""
+    if kl > KL_FACTOR * kl_target:
+        return min(KL_COEF_MAX, 1.5 * kl_coef)
+    return max(KL_COEF_MIN, 0.5 * kl_coef) if kl < kl_target / KL_FACTOR else kl_coef

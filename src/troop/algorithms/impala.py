@@ -82,9 +82,11 @@ class ImpalaConfig:
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
     core: Core = "none"
-    """A recurrent layer gives the policy memory."""
+    """Recurrent layers give the policy memory."""
     core_size: int = bounded(256, low=1)
-    """Width of the recurrent layer."""
+    """Width of each recurrent layer."""
+    core_layers: int = bounded(1, low=1, high=16)
+    """Number of recurrent layers."""
     net: Torso | str = "auto"
     """Torso for images; auto is nature from 36x36 pixels on, else small; impala is the paper's deep one. Or
     your own network as module:function."""
@@ -110,7 +112,13 @@ class ImpalaConfig:
     def network(self) -> ActorCriticConfig:
         """Return the layers."""
         return ActorCriticConfig(
-            self.hidden, self.activation, self.core, self.core_size, self.net, self.torso_features
+            self.hidden,
+            self.activation,
+            self.core,
+            self.core_size,
+            self.net,
+            self.torso_features,
+            self.core_layers,
         )
 
     def unsupported_reason(self, spec: EnvSpec) -> str | None:

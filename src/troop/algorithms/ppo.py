@@ -93,9 +93,11 @@ class PPOConfig:
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
     core: Core = "none"
-    """A recurrent layer gives the policy memory; minibatches then are sequences of whole envs."""
+    """Recurrent layers give the policy memory; minibatches then are sequences of whole envs."""
     core_size: int = bounded(128, low=1)
-    """Width of the recurrent layer."""
+    """Width of each recurrent layer."""
+    core_layers: int = bounded(1, low=1, high=16)
+    """Number of recurrent layers."""
     net: Torso | str = "auto"
     """Torso for images; auto is nature from 36x36 pixels on, else small. Or your own network as
     module:function."""
@@ -118,7 +120,14 @@ class PPOConfig:
     @property
     def network(self) -> ActorCriticConfig:
         """Return the layers."""
-        return ActorCriticConfig(self.hidden, self.activation, self.core, self.core_size, self.net)
+        return ActorCriticConfig(
+            self.hidden,
+            self.activation,
+            self.core,
+            self.core_size,
+            self.net,
+            core_layers=self.core_layers,
+        )
 
     def unsupported_reason(self, spec: EnvSpec) -> str | None:
         """Check observations and actions, and that no two settings contradict each other."""

@@ -101,9 +101,11 @@ class UnrealConfig:
     activation: Activation = "tanh"
     """Nonlinearity of the hidden layers."""
     core: Core = "lstm"
-    """The recurrent layer; with images it may be none."""
+    """The recurrent layers; with images there may be none."""
     core_size: int = bounded(256, low=1)
-    """Width of the recurrent layer."""
+    """Width of each recurrent layer."""
+    core_layers: int = bounded(1, low=1, high=16)
+    """Number of recurrent layers."""
     net: Torso = "auto"
     """Torso for images; auto is nature from 36x36 pixels on, else small; nips is the paper's."""
     torso_features: int = bounded(256, low=1)
@@ -128,7 +130,13 @@ class UnrealConfig:
     def network(self) -> ActorCriticConfig:
         """Return the layers."""
         return ActorCriticConfig(
-            self.hidden, self.activation, self.core, self.core_size, self.net, self.torso_features
+            self.hidden,
+            self.activation,
+            self.core,
+            self.core_size,
+            self.net,
+            self.torso_features,
+            self.core_layers,
         )
 
     def unsupported_reason(self, spec: EnvSpec) -> str | None:

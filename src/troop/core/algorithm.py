@@ -165,6 +165,16 @@ class DividesBatches(Protocol):
         ...
 
 
+@runtime_checkable
+class ReusesBatches(Protocol):
+    """An algorithm config whose learner may update several times from one batch of trajectories; optional."""
+
+    @property
+    def reuses_batches(self) -> bool:
+        """Whether these settings allow it."""
+        ...
+
+
 class PartialLearner(Algorithm[Transition], Protocol):
     """One half of an actor-critic whose critics and actor learn on different hosts (PQL).
 

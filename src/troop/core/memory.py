@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+from troop.core.control_groups import own_groups
+
 MEMINFO = Path("/proc/meminfo")
 
 
@@ -37,28 +38,12 @@ def _machine_free() -> int:
 
 def _cgroup_free() -> list[int]:
     """Return the free bytes of each control group, from the own one up to the root, that has a limit."""
-    free = []
-    try:
-        lines = OWN_CGROUPS.read_text().splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:  # version 2
-            root, names = CGROUPS, ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            root = CGROUPS / "memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        own = root / path.lstrip("/")
-        # Inside a container the path may be that of the host; the container's own group is then the root.
-        for folder in (own, *own.parents):
-            if not folder.is_relative_to(root):
-                break
-            if (limited := _free_in(folder, *names)) is not None:
-                free.append(limited)
-    return free
+    names = {
+        1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        2: ("memory.max", "memory.current", "inactive_file"),
+    }
+    free = (_free_in(folder, *names[version]) for folder, version in own_groups("memory"))
+    return [limited for limited in free if limited is not None]
 
 
 def _free_in(folder: Path, limit_file: str, usage_file: str, cache_field: str) -> int | None:

@@ -158,7 +158,10 @@ class Program:
         except CycleError as error:
             cycle = " -> ".join(error.args[1])
             raise ValueError(f"hosts would wait for each other in a cycle: {cycle}") from None
-        return {host: [self.nodes[name] for name in host_of if host_of[name] == host] for host in order}
+        nodes_of: dict[str, list[Node]] = {host: [] for host in order}
+        for name, host in host_of.items():
+            nodes_of[host].append(self.nodes[name])
+        return nodes_of
 
 
 def references(value: object) -> list[Ref]:

@@ -1,4 +1,4 @@
-"""Process settings: CPU threads, memory allocator, signals and the capacity of the machine."""
+"""Process settings: CPU threads, memory allocator, cores and signals."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import sys
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 
-from troop.core.errors import SetupProblem
-from troop.core.memory import free_memory
 from troop.core.signals import STOP_SIGNALS
 
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1  # parameters of glibc's mallopt
@@ -20,9 +18,6 @@ HUGE_PAGE = 2 << 20
 HEAP_RESERVE = 256 << 20  # address space of the heap for which huge pages are requested
 # Libraries read these when they are loaded.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-HOST_BYTES = 20 << 20  # memory of a host process without data; the pages of torch are shared
-HOST_FILES = 4  # open files of the driver per host: connection, sentinel, stack trace, one being sent
-OTHER_FILES = 100
 
 
 def prepare(threads: int) -> None:
@@ -79,28 +74,6 @@ def defer_compiler_import() -> None:
         method = getattr(getattr(Optimizer, name), "__wrapped__", None)
         if method is not None:
             method.__dict__.setdefault("__dynamo_disable", method)
-
-
-def check_capacity(hosts: int) -> None:
-    """Raise the limit of open files as needed for this many hosts.
-
-    Raises SetupProblem if memory or the hard limit of open files does not suffice.
-    """
-    import resource
-
-    needed, free = hosts * HOST_BYTES, free_memory()
-    cure = "lower the number of actors, or distribute them over machines with --engine ray"
-    if needed > free:
-        raise SetupProblem(
-            f"{hosts:,} hosts need at least {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are "
-            f"free; {cure}."
-        )
-    files = OTHER_FILES + hosts * HOST_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and files > hard:
-        raise SetupProblem(f"{hosts:,} hosts need {files:,} open files and {hard:,} are allowed; {cure}.")
-    if soft != resource.RLIM_INFINITY and files > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
 
 
 def cores() -> int:

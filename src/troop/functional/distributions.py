@@ -63,6 +63,16 @@ class Categorical:
         parts = zip(self._log_probs(old), self._log_probs(new), strict=True)
         return torch.stack([(p.exp() * (p - q)).sum(-1) for p, q in parts]).sum(0)
 
+    def symmetric_kl_from_uniform(self, logits: Tensor) -> Tensor:
+        """Return (KL(pi || u) + KL(u || pi)) / 2 [N], where u is uniform over the actions without a mask."""
+        total = []
+        for part in torch.split(logits, list(self.choices), -1):
+            allowed = part > 0.5 * MASKED_LOGIT
+            log_u = -allowed.sum(-1, keepdim=True).log()
+            difference = torch.where(allowed, part.log_softmax(-1) - log_u, 0.0)  # log pi - log u
+            total.append(0.5 * ((part.softmax(-1) - log_u.exp()) * difference).sum(-1))
+        return torch.stack(total).sum(0)
+
     def mask_logits(self, logits: Tensor, mask: Tensor) -> Tensor:
         """Return logits in which actions whose `mask` [N, P] is False have probability 0."""
         return logits.masked_fill(~mask, MASKED_LOGIT)

@@ -100,7 +100,11 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
             condition="SAC, FlashSAC, PPO, IMPALA, APPO, UNREAL",
         ),
         MetricName(
-            "policy/kl", "nat", "KL divergence from the policy before the update.", condition="PPO, APPO"
+            "policy/kl",
+            "nat",
+            "KL divergence from the policy before the update; APPO: from the target network, or from the "
+            "policy that acted if that is part of the loss.",
+            condition="PPO, APPO",
         ),
         MetricName(
             "policy/clip_fraction", "", "Share of rows whose ratio is clipped.", condition="PPO, IMPALA, APPO"
@@ -119,7 +123,13 @@ GROUPS: dict[str, tuple[MetricName, ...]] = {
             condition="DD-PPO",
         ),
         MetricName("policy/gradient_steps", "steps", "Gradient steps of one rollout.", condition="PPO"),
-        MetricName("policy/learning_rate", "", "Learning rate of the last gradient step.", condition="PPO"),
+        MetricName(
+            "policy/learning_rate",
+            "",
+            "Learning rate of the last gradient step.",
+            condition="PPO; APPO with `--desired-kl`",
+        ),
+        MetricName("policy/kl_coef", "", "Weight of the KL divergence.", condition="APPO with `--kl-target`"),
         MetricName(
             "value/explained_variance",
             "",

@@ -13,7 +13,7 @@ from torch.nn import functional
 from troop.nets.activations import Activation, activate
 from troop.nets.encoder import Inputs, ObservationEncoder
 from troop.nets.mlp import MLP
-from troop.nets.recurrent import Core, CoreState, RecurrentCore
+from troop.nets.recurrent import Core, CoreState, RecurrentCore, StackedCore, build_core
 from troop.nets.user_network import UserNetwork
 
 
@@ -27,6 +27,7 @@ class ActorCriticConfig:
     core_size: int = 128
     torso: str = "auto"  # of nets/cnn.py, or `module:function` of a user (nets/user_network.py)
     torso_features: int = 512
+    core_layers: int = 1
 
 
 class ActorCritic(nn.Module):
@@ -66,9 +67,10 @@ class ActorCritic(nn.Module):
         elif config.core != "none":
             self.shared_layer, features = nn.Linear(features, hidden[0]), hidden[0]
             hidden = hidden[1:]
-        self.core: RecurrentCore | None = None
+        self.core: RecurrentCore | StackedCore | None = None
         if config.core != "none":
-            self.core, features = RecurrentCore(config.core, features, config.core_size), config.core_size
+            self.core = build_core(config.core, features, config.core_size, config.core_layers)
+            features = config.core_size
 
         def head(inputs: int, count: int) -> MLP | UserNetwork:
             if outside and self.body is None:

@@ -30,11 +30,11 @@ ATARI: dict[str, Any] = {
     "max_grad_norm": 0.5,
     "normalize_rewards": False,  # they are clipped
 }
-# RLlib's IMPACT: rollouts of 50, target network, clip 0.4, lambda 1, gradient norm 40.
+# RLlib's IMPACT: rollouts of 50, target network, clip 0.4, lambda 1, gradient norm 40; a circular buffer of
+# four batches, each used twice.
 IMPACT_ATARI: dict[str, Any] = {
     "clip_against": "target",
     "rollout_length": 50,
-    "epochs": 2,
     "clip": 0.4,
     "gae_lambda": 1.0,
     "lr": 5e-4,
@@ -43,8 +43,10 @@ IMPACT_ATARI: dict[str, Any] = {
     "value_clip": 0.0,
     "normalize_advantages": False,
     "kl_coef": 1.0,
+    "kl_target": 0.01,
     "normalize_rewards": False,
 }
+IMPACT_BUFFER: dict[str, Any] = {"circular_buffer_size": 4, "replay_times": 2}
 SMALL: dict[str, Any] = {
     "rollout_length": 32,
     "epochs": 2,
@@ -67,11 +69,18 @@ IMPACT_SMALL: dict[str, Any] = SMALL | {
 }
 
 
-def appo(name: str, args: RecipeArgs, atari: dict[str, Any], small: dict[str, Any]) -> Experiment[Trajectory]:
+def appo(
+    name: str,
+    args: RecipeArgs,
+    atari: dict[str, Any],
+    small: dict[str, Any],
+    atari_buffer: dict[str, Any] | None = None,
+) -> Experiment[Trajectory]:
     """Return the published settings for Atari games, small networks for other tasks; one actor per core."""
     actors = max(1, cores() - 1)
     if envs.family(args.env or DEFAULT_ENV) == "atari":
-        env, settings, system = resolve_atari(args, 16), atari, IMPALA(actors, batch_size=8)
+        env, settings = resolve_atari(args, 16), atari
+        system = IMPALA(actors, batch_size=8, **(atari_buffer or {}))
         until = Until(env_steps=FRAMES // 4)
     else:
         env, _ = resolve_env(args, DEFAULT_ENV, 32)
@@ -94,7 +103,7 @@ def appo_behaviour(args: RecipeArgs) -> Experiment[Trajectory]:
 
 def appo_impact(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return the kind with a target network."""
-    return appo("appo-impact", args, IMPACT_ATARI, IMPACT_SMALL)
+    return appo("appo-impact", args, IMPACT_ATARI, IMPACT_SMALL, IMPACT_BUFFER)
 
 
 RECIPES = [

@@ -19,8 +19,8 @@ from troop.systems import DataParallel, OnPolicy, Sync
 
 DEFAULT_ENV = "CartPole-v1"
 # Wijmans et al. 2020 and the authors' code, PointGoal navigation: 4 envs and rollouts of 128 per worker, 2
-# epochs of 2 minibatches, value clip, no advantage normalization, gradient norm 0.2, LSTM. Their rewards and
-# images are of one simulator; other images use the same values.
+# epochs of 2 minibatches, value clip, no advantage normalization, gradient norm 0.2, LSTM with two layers.
+# Their rewards and images are of one simulator; other images use the same values.
 PAPER: dict[str, Any] = {
     "rollout_length": 128,
     "epochs": 2,
@@ -35,6 +35,7 @@ PAPER: dict[str, Any] = {
     "normalize_observations": False,
     "normalize_rewards": False,
 }
+PAPER_CORE: dict[str, Any] = {"core": "lstm", "core_size": 512, "core_layers": 2}
 SMALL_ENVS = 32  # per worker
 
 
@@ -63,9 +64,9 @@ def dd_ppo(args: RecipeArgs) -> Experiment[Trajectory]:
 
 
 def dd_ppo_paper(args: RecipeArgs) -> Experiment[Trajectory]:
-    """Return the paper's settings for navigation, with an LSTM of 512 units."""
+    """Return the paper's settings for navigation, with an LSTM of two layers of 512 units."""
     env, _ = resolve_env(args, DEFAULT_ENV, 4)
-    settings = with_divisible_minibatches(PAPER | {"core": "lstm", "core_size": 512}, env.envs)
+    settings = with_divisible_minibatches(PAPER | PAPER_CORE, env.envs)
     return Experiment(
         with_threads(env, 1),
         PPOConfig(**settings),

@@ -88,7 +88,8 @@ def impala_deep(args: RecipeArgs) -> Experiment[Trajectory]:
 
 # Küttler et al. 2019, defaults of MonoBeast: 4 actors with one env each, T 80, B 8, PyTorch's RMSProp 4.8e-4
 # with epsilon 0.01, entropy cost 6e-4, Nature CNN with 512 features; inputs: last action and clipped reward.
-# The learning rate falls to 0 over 30 million env steps, as in the example of its documentation.
+# The learning rate falls to 0 over 30 million env steps, as in the example of its documentation. The LSTM
+# is off by default; --core lstm has two layers as wide as their input.
 MONOBEAST: dict[str, Any] = {
     "unroll_length": 80,
     "optimizer": "rmsprop",
@@ -100,17 +101,19 @@ MONOBEAST: dict[str, Any] = {
     "net": "auto",
     "torso_features": 512,
 }
+MONOBEAST_CORE: dict[str, Any] = {"core_size": 512, "core_layers": 2}
+MONOBEAST_SMALL: dict[str, Any] = {"unroll_length": 80, "core_size": 128, "core_layers": 2}
 MONOBEAST_STEPS = 30_000_000
 
 
 def monobeast(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return MonoBeast's defaults for images, and its shape with small networks for other tasks."""
     if envs.family(args.env or "Pong-v5") != "atari":
-        return reading_last_step(impala("monobeast", args, {}, {"unroll_length": 80}))
+        return reading_last_step(impala("monobeast", args, {}, MONOBEAST_SMALL))
     return reading_last_step(
         Experiment(
             with_threads(resolve_atari(args, 1), 1),
-            ImpalaConfig(**MONOBEAST, anneal_steps=MONOBEAST_STEPS),
+            ImpalaConfig(**MONOBEAST, **MONOBEAST_CORE, anneal_steps=MONOBEAST_STEPS),
             IMPALA(4, batch_size=8, queue_size=1),
             Processes(),
             until=Until(env_steps=MONOBEAST_STEPS),

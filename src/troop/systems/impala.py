@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from troop.core.algorithm import AlgorithmConfig
+from troop.core.algorithm import AlgorithmConfig, ReusesBatches
 from troop.core.batch import Trajectory
 from troop.core.config import bounded
 from troop.core.env import EnvConfig
-from troop.core.flow import WeightSource
+from troop.core.errors import BadInput
+from troop.core.flow import Source, WeightSource
 from troop.core.program import Program, build, derive_seed
 from troop.core.system import RunSettings
+from troop.replay.circular_buffer import CircularBuffer
 from troop.replay.trajectory_queue import TrajectoryQueue
 from troop.roles.actor import Actor
 from troop.roles.all_reduce_peers import AllReducePeers
@@ -42,6 +44,11 @@ class IMPALA:
     """Megabytes of trajectories that may wait for the learner."""
     prefetch: int = bounded(1, low=1, high=100)
     """Batches that the learner requests ahead."""
+    circular_buffer_size: int = bounded(1, low=1, high=10_000)
+    """Batches that each learner keeps (IMPACT's N). An update uses a random one of them; a new batch replaces
+    the oldest one of a full buffer."""
+    replay_times: int = bounded(1, low=1, high=10_000)
+    """Updates that may use a batch of the circular buffer (IMPACT's K)."""
     weight_delay: int = bounded(0, low=0, high=10_000)
     """Updates by which the actors' weights are behind in addition; for experiments with policy lag."""
     double_buffered: bool = True
@@ -60,6 +67,7 @@ class IMPALA:
         """Actors and learner call the queue and the weights; no role calls an actor or the learner."""
         program, seed = Program("impala"), settings.seed
         trajectory_experience(algorithm, program.name, self.batch_size)
+        self._check_reuse(algorithm)
         learners = ["learner", *(f"learner{rank}" for rank in range(1, self.learners))]
         defaults = dict.fromkeys(learners, settings.device)
         devices = parse_devices(self.devices, defaults | {f"actor{i}": "cpu" for i in range(self.actors)})
@@ -75,7 +83,7 @@ class IMPALA:
                 DataParallelLearner,
                 group,
                 build(seeded_learner, algorithm.algorithm, env.spec, seed, device, peers),
-                queue,
+                self._batches(queue, derive_seed(seed, f"{name} buffer")),
                 weights if name == "learner" else None,
                 LearnerConfig(self.batch_size, prefetch=self.prefetch, publish_every=1),
                 device,
@@ -96,3 +104,21 @@ class IMPALA:
             program.add(f"actor{i}", Actor, sampler, queue, weights, 0)
         add_evaluator(program, algorithm, env, newest[0], settings)
         return program
+
+    @property
+    def _buffered(self) -> bool:
+        return self.circular_buffer_size > 1 or self.replay_times > 1
+
+    def _check_reuse(self, algorithm: AlgorithmConfig[Trajectory]) -> None:
+        reuses = isinstance(algorithm, ReusesBatches) and algorithm.reuses_batches
+        if self._buffered and not reuses:
+            raise BadInput(
+                f"{type(algorithm).__name__} with these settings learns from each batch once; "
+                "--system.circular-buffer-size and --system.replay-times need APPO with --advantages vtrace."
+            )
+
+    def _batches(self, queue: TrajectoryQueue, seed: int) -> Source[Trajectory]:
+        """Return what a learner samples: the queue, or its own circular buffer of batches of the queue."""
+        if not self._buffered:
+            return queue
+        return build(CircularBuffer, queue, self.circular_buffer_size, self.replay_times, seed, self.prefetch)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from troop.core.engine import STOP_SIGNALS
+from troop.engines.processes.capacity import files_of_host, raise_file_limit
 from troop.engines.processes.transport import SocketTransport
 from troop.engines.rpc.codec import pack
 from troop.engines.rpc.connection import Connection
@@ -41,6 +42,7 @@ def main(spec: HostSpec, control_end: socket.socket) -> None:
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(spec.threads)
     defer_compiler_import()
+    raise_file_limit(files_of_host(spec))  # the fork server may be older than the driver's own limit
     control = Connection(control_end)
     control.send(pack(("hello",)).meta, (stack_fd,))
     worker = Worker(spec, SocketTransport(spec, control))

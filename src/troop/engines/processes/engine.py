@@ -39,9 +39,9 @@ class Processes:
         """Raise SetupProblem if this machine cannot run one process per host."""
         if sys.platform != "linux":
             raise SetupProblem("The processes engine needs Linux; use --engine inline here.")
-        from troop.engines.runtime import check_capacity
+        from troop.engines.processes.capacity import check_capacity
 
-        check_capacity(len(program.hosts()))
+        check_capacity(program, self.start, self.start_limit_s)
 
     def run(
         self,

@@ -199,8 +199,9 @@ class InferenceServer:
             mask[ids] = started
         self.explore = self.exploration.update(self.explore, mask, self.env_steps)
         if self.state is not None and any_started:
-            state = move(select_state(self.state, ids), self.device)
-            self._write_state(ids, move(self.policy.reset_state(state, started), "cpu"))
+            begun = ids[started]
+            initial = move(self.policy.initial_state(self.recorder.envs), "cpu")
+            self._write_state(begun, select_state(initial, begun))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts; trajectories, recurrent states and exploration values begin anew."""

@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import pytest
 import torch
 
@@ -54,6 +55,19 @@ def test_messages_of_all_sizes_arrive_in_order(edge):
     for size in sizes:
         client.send("node", "add", (torch.zeros(size, dtype=torch.uint8),), {})
     assert [len(tensor) for tensor in decode_all(server)] == sizes
+
+
+@pytest.mark.parametrize("rows", [3, 5_000])
+def test_numpy_arrays_arrive_in_the_message_and_in_a_slot(edge, rows):
+    client, server = edge
+    read_only = np.arange(rows, dtype=np.float32)
+    read_only.flags.writeable = False
+    columns = np.arange(2 * rows, dtype=np.int64).reshape(rows, 2)
+    arrays = [read_only, columns[:, 1], columns[::-1] > 2, np.array(3.0), np.zeros((0, 4), np.uint8)]
+    client.send("node", "add", (arrays,), {})
+    (received,) = decode_all(server)
+    for one, other in zip(arrays, received, strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape and np.array_equal(one, other)
 
 
 def test_mailbox_is_bounded_in_bytes_and_empty_again_once_handled(edge):
@@ -210,3 +224,8 @@ def test_calls_are_joined_with_those_of_equal_layout():
 def test_result_without_one_row_per_requested_row_is_an_error():
     with pytest.raises(ValueError, match="3 rows"):
         split_rows(torch.ones(2), [2, 1])
+
+
+def test_a_call_alone_is_made_as_it_is():
+    assert invoke_joined(lambda args: args, [({"not": {"hashable"}},)]) == [({"not": {"hashable"}},)]
+    assert invoke_joined(lambda args: args, []) == []

@@ -105,9 +105,10 @@ def test_the_setting_zero_holds_the_noise_of_every_second_row():
     # Not of the first half: PQL and Ape-X give the first envs little noise, which finds nothing.
     torch.manual_seed(0)
     thresholds, active = repeated_noise.repeat_thresholds(2.0, 100), torch.ones(7, dtype=torch.bool)
-    state, share, repeated = repeated_noise.initial_state(7, 2), repeated_noise.held_share(0), torch.zeros(7)
+    share, repeated = repeated_noise.held_share(0), torch.zeros(7)
+    state = repeated_noise.initial_state(7, 2, share=share)
     for _ in range(200):
-        after = repeated_noise.advance(state, thresholds, active, share)
+        after = repeated_noise.advance(state, thresholds, active)
         repeated += (repeated_noise.noise(after) == repeated_noise.noise(state)).all(1)
         state = after
     assert (repeated[::2] > 20).all() and (repeated[1::2] == 0).all()
@@ -117,9 +118,9 @@ def test_the_setting_zero_holds_the_noise_of_every_second_row():
 def test_shared_repeats_hold_only_the_share_of_rows_that_hold_noise():
     torch.manual_seed(0)
     thresholds, active = repeated_noise.repeat_thresholds(2.0, 100), torch.ones(6, dtype=torch.bool)
-    state, repeated = repeated_noise.initial_state(6, 2), torch.zeros(6)
+    state, repeated = repeated_noise.initial_state(6, 2, share=0.5), torch.zeros(6)
     for _ in range(200):
-        after = repeated_noise.advance(state, thresholds, active, 0.5, shared=True)
+        after = repeated_noise.advance(state, thresholds, active, shared=True)
         repeated += (repeated_noise.noise(after) == repeated_noise.noise(state)).all(1)
         state = after
     assert (repeated[::2] > 20).all() and (repeated[1::2] == 0).all()

@@ -34,15 +34,22 @@ class PolicyOutput:
 class Policy(nn.Module):
     """The acting network, including its observation normalizer.
 
-    Acting is row-wise: act(concat(a, b)) equals concat(act(a), act(b)) where `explore` is 0.
+    Acting is row-wise: act(concat(a, b)) equals concat(act(a), act(b)) if each row draws the same random
+    numbers; no row depends on its place in the call.
     """
 
     def initial_state(self, rows: int) -> State:
-        """Return the recurrent state of new episodes; None for a feed-forward policy."""
+        """Return the recurrent state of new episodes; None for a feed-forward policy.
+
+        Row i is env i of all `rows` envs of a collector or server, and may differ from that of other envs.
+        """
         return None
 
     def reset_state(self, state: State, started: Tensor) -> State:
-        """Return `state` with the rows that start an episode, `started` [rows], as in `initial_state`."""
+        """Return `state` with the envs that start an episode, `started` [rows], as in `initial_state`.
+
+        The rows of `state` are all envs of `initial_state`, in their order.
+        """
         if state is None:
             return None
 

@@ -2,8 +2,8 @@
 
 The number of steps k has P(k) proportional to k^-exponent. Held noise has more power at low frequencies than
 noise drawn at every step: 4.73 times with exponent 2 and at most 16 steps. The state of the noise is a tensor
-[rows, columns + 1]: the noise of the last step, and the number of further steps for which it is held. It fits
-into the recurrent state of a policy.
+[rows, columns + 1]: the noise of the last step, and the number of further steps for which it is held, or
+NEVER_HELD in rows that draw new noise at every step. It fits into the recurrent state of a policy.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 EXPONENT = 2.0  # of the law of the number of steps
 UNLIMITED = 1000  # steps that count as the time limit of envs without one
+NEVER_HELD = -1.0  # number of further steps of rows whose noise is not held
 
 
 def longest_repeat(setting: int, episode_limit: int | None, share: float = 0.1) -> int:
@@ -40,9 +41,17 @@ def repeat_thresholds(exponent: float, longest: int) -> Tensor:
     return (weights / weights.sum()).cumsum(0)[:-1].float()
 
 
-def initial_state(rows: int, columns: int, device: torch.device | None = None) -> Tensor:
-    """Return the state before the first step, from which every row draws its noise."""
-    return torch.zeros(rows, columns + 1, device=device)
+def initial_state(rows: int, columns: int, device: torch.device | None = None, share: float = 1.0) -> Tensor:
+    """Return the state before the first step, from which every row draws its noise.
+
+    A `share` of the rows, evenly spread over all of them, holds its noise: systems give the first envs less
+    noise than the last ones. The state of a row says whether it is one of them, so that the noise of an env
+    does not depend on which other rows a call has.
+    """
+    state = torch.zeros(rows, columns + 1, device=device)
+    if share < 1:
+        state[torch.arange(rows, device=device) * share % 1 >= share, -1] = NEVER_HELD
+    return state
 
 
 def noise(state: Tensor) -> Tensor:
@@ -55,15 +64,12 @@ def uniform(noise: Tensor) -> Tensor:
     return torch.erf(noise * math.sqrt(0.5))
 
 
-def advance(
-    state: Tensor, thresholds: Tensor, active: Tensor, share: float = 1.0, shared: bool = False
-) -> Tensor:
+def advance(state: Tensor, thresholds: Tensor, active: Tensor, shared: bool = False) -> Tensor:
     """Return the state of the next step; rows that are not `active` [rows] keep theirs.
 
     A row whose noise has been held long enough draws new noise and the number of steps k for which to hold
-    it. A `share` of the rows of the call, evenly spread over all of them, does so: systems give the first
-    envs less noise than the last ones. The others draw new noise at every step. With `shared` all rows draw
-    new noise in the same step; a row that starts in between joins them.
+    it. With `shared` all rows of the call draw new noise in the same step; a row that starts in between joins
+    them.
     """
     held, remaining = noise(state), state[:, -1:]
     expired = remaining <= 0
@@ -72,13 +78,11 @@ def advance(
     if shared:
         others = torch.where(active.unsqueeze(-1), remaining, 0.0).amax(0, keepdim=True)
         repeats = torch.where(others > 0, others, repeats)
-    if share < 1:
-        position = torch.arange(len(state), device=state.device) * share % 1
-        repeats = torch.where(position.unsqueeze(-1) < share, repeats, 1.0)
+    further = torch.where(expired, repeats, remaining) - 1
     advanced = torch.cat(
         (
             torch.where(expired, torch.randn_like(held), held),
-            torch.where(expired, repeats, remaining) - 1,
+            torch.where(remaining == NEVER_HELD, remaining, further),
         ),
         -1,
     )
@@ -107,7 +111,7 @@ class HeldNoise(nn.Module):
         """Return the recurrent state of new episodes; None if noise is drawn in every step."""
         if not len(self.thresholds):
             return None
-        return {"noise": initial_state(rows, self.columns, self.thresholds.device)}
+        return {"noise": initial_state(rows, self.columns, self.thresholds.device, self.share)}
 
     def forward(
         self, state: dict[str, Tensor] | None, active: Tensor
@@ -115,5 +119,5 @@ class HeldNoise(nn.Module):
         """Return standard normal noise [rows, columns] and the next state; `active` as in `advance`."""
         if state is None:
             return torch.randn(len(active), self.columns, device=active.device), None
-        held = advance(state["noise"], self.thresholds, active, self.share, self.shared)
+        held = advance(state["noise"], self.thresholds, active, self.shared)
         return noise(held), {"noise": held}

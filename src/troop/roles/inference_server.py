@@ -16,7 +16,7 @@ from troop.core.env import EnvSpec, Obs, Step
 from troop.core.errors import BadInput
 from troop.core.exploration import Exploration
 from troop.core.flow import RateLimitedSink, WeightSource
-from troop.core.remote import BatchLimits, batched
+from troop.core.remote import BatchLimits, batched, zero_copy
 from troop.core.role import Metrics
 from troop.roles.replay_sender import ReplaySender
 from troop.roles.runner_step import RunnerStep
@@ -117,6 +117,7 @@ class InferenceServer:
                     f"takes {_describe(own)}. Let all runners step the same env."
                 )
 
+    @zero_copy
     @batched
     def act(self, ids: np.ndarray, runs: np.ndarray, message: RunnerStep) -> np.ndarray | None:
         """Record the step of the envs `ids` and return their next actions.
@@ -129,23 +130,23 @@ class InferenceServer:
             self._weights.refresh()
         if self._weights.version < 0 or not self._sender.can_send():
             return None
-        newest = self._newest_rows(ids, runs)
-        rows, step = torch.from_numpy(ids[newest]), _to_tensors(message)
-        if not newest.all():
-            step = select_step(step, torch.from_numpy(newest))
-        action = self._act(rows, step).action.numpy()
-        self._rows, self._calls = self._rows + len(rows), self._calls + 1
-        if newest.all():
-            return action
+        step, newest = _to_tensors(message), self._newest_rows(ids, runs)
+        if newest is None:
+            return self._act(torch.from_numpy(ids), step).action.numpy()
+        step = select_step(step, torch.from_numpy(newest))
+        action = self._act(torch.from_numpy(ids[newest]), step).action.numpy()
         actions = np.zeros((len(ids), *action.shape[1:]), action.dtype)
         actions[newest] = action
         return actions
 
-    def _newest_rows(self, ids: np.ndarray, runs: np.ndarray) -> np.ndarray:
-        """Return bool [N]: rows of the newest process of each env; adopt processes that are newer."""
+    def _newest_rows(self, ids: np.ndarray, runs: np.ndarray) -> np.ndarray | None:
+        """Return bool [N]: rows of the newest process of each env; adopt processes that are newer.
+
+        None if all rows are and no process is newer than those known, as in almost every call.
+        """
         newest: np.ndarray = self.runs[ids] == runs
         if newest.all() and np.bincount(ids).max() == 1:
-            return newest
+            return None
         known = self.runs.copy()
         np.maximum.at(self.runs, ids, runs)  # this server may have been restarted after `register`
         newest = runs == self.runs[ids]
@@ -158,6 +159,7 @@ class InferenceServer:
 
     def _act(self, ids: Tensor, step: Step) -> PolicyOutput:
         self._record(ids, step)
+        self._rows, self._calls = self._rows + len(ids), self._calls + 1
         state = select_state(self.state, ids)
         explore, obs, moved = self.explore[ids], step.obs, state
         if self.device.type != "cpu":
@@ -170,7 +172,6 @@ class InferenceServer:
             )
         self.recorder.on_action(ids, step.obs, output, state, self._weights.version)
         self._write_state(ids, output.state)
-        self._acting[ids.numpy()] = True
         return output
 
     def _write_state(self, ids: Tensor, state: State) -> None:
@@ -179,28 +180,32 @@ class InferenceServer:
 
     def _record(self, ids: Tensor, step: Step) -> None:
         """Record the results of earlier actions, and begin episodes where they start."""
-        started = step.started
+        valid, started = int(np.count_nonzero(step.valid.numpy())), None
+        if valid < len(ids) or step.next_obs is not step.obs:
+            started = step.started
         if self._acting[ids.numpy()].all():
             trajectories = self.recorder.on_step(ids, step)
         else:  # the first step of a runner, or of all runners after a restart of this server
             known = self.acting[ids]
-            started = started | ~known
+            started = step.started | ~known
             self.recorder.reset(ids[~known])
             self._sender.end_streams(ids[~known] + self.recorder.first_stream)
             part = select_step(step, known)
             trajectories = self.recorder.on_step(ids[known], part) if bool(known.any()) else ()
+            self.acting[ids] = True
         for trajectory in trajectories:
             self._sender.send(trajectory)
-        any_started = bool(started.numpy().any())
-        self.env_steps += int(np.count_nonzero(step.valid.numpy()))
-        mask = None
-        if any_started:
-            mask = torch.zeros(self.recorder.envs, dtype=torch.bool)
-            mask[ids] = started
+        self.env_steps += valid
+        if started is None or not bool(started.any()):
+            self.explore = self.exploration.update(self.explore, None, self.env_steps)
+            return
+        mask = torch.zeros(self.recorder.envs, dtype=torch.bool)
+        mask[ids] = started
         self.explore = self.exploration.update(self.explore, mask, self.env_steps)
-        if self.state is not None and any_started:
-            state = move(select_state(self.state, ids), self.device)
-            self._write_state(ids, move(self.policy.reset_state(state, started), "cpu"))
+        if self.state is not None:
+            begun = ids[started]
+            initial = move(self.policy.initial_state(self.recorder.envs), "cpu")
+            self._write_state(begun, select_state(initial, begun))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts; trajectories, recurrent states and exploration values begin anew."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
+from operator import attrgetter
 from typing import Any
 
-_FIELD_NAMES: dict[type, tuple[str, ...] | None] = {}  # reading them of a class is slow
+_FIELDS: dict[type, tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] | None] = {}
+"""Names of the fields of each dataclass and the function that reads them; None for other classes."""
 
 
 class NotJoinable(Exception):
@@ -47,30 +49,29 @@ def join_rows(values: list[Any], counts: list[int]) -> Any:  # noqa: ANN401
     `counts[i]` rows.
     """
     first = values[0]
-    if any(type(value) is not type(first) for value in values):
+    if len(set(map(type, values))) > 1:
         raise NotJoinable
     if _is_array(first):
-        if any(
-            v.ndim == 0 or v.shape[0] != n or v.dtype != first.dtype
-            for v, n in zip(values, counts, strict=True)
-        ):
+        dtype, row_shape = first.dtype, first.shape[1:]
+        if any([value.dtype != dtype or value.shape[1:] != row_shape for value in values]):
             raise NotJoinable
-        if any(value.shape[1:] != first.shape[1:] for value in values):
+        if [value.shape[0] if value.ndim else None for value in values] != counts:
             raise NotJoinable
         return _concatenate(values)
     if isinstance(first, dict):  # the keys may have another order
         if any(value.keys() != first.keys() for value in values):
             raise NotJoinable
-        values = [{key: value[key] for key in first} for value in values]
-    children = [_children(value) for value in values]
-    if children[0] is None:
+        columns = [[value[key] for value in values] for key in first]
+    elif _children(first) is None:
         if any(value != first for value in values):
             raise NotJoinable
         return first
-    if any(child is None or len(child) != len(children[0]) for child in children):
-        raise NotJoinable
-    joined = [join_rows(list(column), counts) for column in zip(*children, strict=True)]
-    return _rebuild(first, joined)
+    else:
+        children = [_children(value) or () for value in values]
+        if len(set(map(len, children))) > 1:
+            raise NotJoinable
+        columns = list(map(list, zip(*children, strict=True)))
+    return _rebuild(first, [join_rows(column, counts) for column in columns])
 
 
 def split_rows(value: Any, counts: list[int]) -> list[Any]:  # noqa: ANN401
@@ -94,33 +95,40 @@ def _is_array(value: Any) -> bool:  # noqa: ANN401
     return hasattr(value, "ndim") and hasattr(value, "shape")
 
 
-def _children(value: Any) -> list[Any] | None:  # noqa: ANN401
+def _children(value: Any) -> Sequence[Any] | None:  # noqa: ANN401
     """Return the items of a container or the fields of a dataclass; None for a leaf."""
     if isinstance(value, dict):
-        return [value[key] for key in value]
+        return list(value.values())
     if isinstance(value, list | tuple):
-        return list(value)
-    names = _field_names(type(value))
-    return None if names is None else [getattr(value, name) for name in names]
+        return value
+    fields = _fields(type(value))
+    return None if fields is None else fields[1](value)
 
 
-def _field_names(kind: type) -> tuple[str, ...] | None:
-    """Return the names of the fields of a dataclass; None for other classes."""
-    if kind not in _FIELD_NAMES:
+def _fields(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] | None:
+    """Return the entry of `_FIELDS` of a class."""
+    if kind not in _FIELDS:
         names = tuple(x.name for x in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
-        _FIELD_NAMES[kind] = names
-    return _FIELD_NAMES[kind]
+        _FIELDS[kind] = None if names is None else (names, _reader(names))
+    return _FIELDS[kind]
 
 
-def _rebuild(like: Any, children: list[Any]) -> Any:  # noqa: ANN401
+def _reader(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)
+
+
+def _rebuild(like: Any, children: Sequence[Any]) -> Any:  # noqa: ANN401
     if isinstance(like, dict):
         return dict(zip(like, children, strict=True))
     if isinstance(like, tuple) and hasattr(like, "_fields"):
         return type(like)(*children)
     if isinstance(like, list | tuple):
         return type(like)(children)
-    built = object.__new__(type(like))
-    for name, child in zip(_field_names(type(like)) or (), children, strict=True):
+    built, fields = object.__new__(type(like)), _fields(type(like))
+    assert fields is not None
+    for name, child in zip(fields[0], children, strict=True):
         object.__setattr__(built, name, child)
     return built
 

@@ -46,8 +46,9 @@ _SHORT_STRINGS: dict[str, bytes] = {}  # encoded; the same names occur in every 
 
 
 class Packed:
-    """Result of `pack`: `meta` describes the value, `buffers` are (offset, address, bytes) of its arrays.
+    """Result of `pack`: `meta` describes the value, `buffers` are (offset, source, bytes) of its arrays.
 
+    The source is a contiguous NumPy array, whose address is slow to read, or the address of a tensor.
     In `meta`, the numbers follow the description and their count comes last. Messages that differ only in
     numbers and array contents thus have the same description, which `decode` parses once.
     """
@@ -56,7 +57,7 @@ class Packed:
 
     def __init__(self) -> None:
         self.meta, self.numbers = bytearray(), bytearray()
-        self.buffers: list[tuple[int, int, int]] = []
+        self.buffers: list[tuple[int, Any, int]] = []
         self.size = 0  # bytes of all arrays, with padding
         # By id: index, the array and its contiguous copy. A second reference to an array is sent as an index.
         self.arrays: dict[int, tuple[int, Any, Any]] = {}
@@ -69,6 +70,8 @@ class Packed:
     def copy_to(self, address: int) -> None:
         """Copy all arrays to memory of at least `size` bytes."""
         for offset, source, size in self.buffers:
+            if type(source) is not int:
+                source = source.__array_interface__["data"][0]
             memmove(address + offset, source, size)
 
 
@@ -222,7 +225,7 @@ def _put_ndarray(packed: Packed, value: Any) -> None:  # noqa: ANN401
     if not plain.dtype.isnative:
         plain = plain.astype(plain.dtype.newbyteorder("="))
     header = _NDARRAY_HEADERS.get((plain.dtype, plain.shape)) or _ndarray_header(plain)
-    _put_array(packed, b"a", header, plain.__array_interface__["data"][0], value, plain)
+    _put_array(packed, b"a", header, plain, value, plain)
 
 
 def _ndarray_header(value: Any) -> ArrayHeader:  # noqa: ANN401
@@ -243,7 +246,7 @@ def _put_array(
     packed: Packed,
     tag: bytes,
     header: ArrayHeader,
-    address: int,
+    source: Any,  # noqa: ANN401
     value: Any,  # noqa: ANN401
     plain: Any,  # noqa: ANN401
 ) -> None:
@@ -252,7 +255,7 @@ def _put_array(
     # References are kept to `value`, so that its id stays in use, and to `plain`, whose memory is copied.
     arrays[id(value)] = (len(arrays), value, plain)
     if size := header[1]:
-        packed.buffers.append((offset, address, size))
+        packed.buffers.append((offset, source, size))
         packed.size = offset + header[2]
 
 

@@ -23,9 +23,10 @@ def encode(kind: int, packed: Packed, number: int, reply_to: int, slot: Slot | N
     """Return the message; copies the arrays into it or, if there is one, into the slot."""
     meta, size = packed.meta, packed.size
     if slot is None:
-        parts: list[bytes | bytearray] = [HEADER.pack(kind, 0, 0, len(meta), size, number, reply_to), meta]
+        parts: list[Any] = [HEADER.pack(kind, 0, 0, len(meta), size, number, reply_to), meta]
         for _, source, length in packed.buffers:
-            parts += (string_at(source, length), PADDING[length % ALIGNMENT])
+            data = string_at(source, length) if type(source) is int else source
+            parts += (data, PADDING[length % ALIGNMENT])
         return b"".join(parts)
     packed.copy_to(slot.address)
     if len(meta) <= MAX_META:

@@ -55,7 +55,9 @@ class WaitingCalls(Generic[C]):
 
 def invoke_joined(function: Any, all_args: list[tuple[Any, ...]]) -> list[Any]:  # noqa: ANN401
     """Return the result of each call; calls `function(args)` once for calls that can be joined."""
-    if len(all_args) > 1 and (joined := _join(all_args)) is not None:
+    if len(all_args) == 1:
+        return [function(all_args[0])]
+    if all_args and (joined := _join(all_args)) is not None:
         return split_rows(function(joined[0]), joined[1])
     groups = group_by_layout(all_args)
     if len(groups) == len(all_args) or len(groups) <= 1:

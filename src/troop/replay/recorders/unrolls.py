@@ -24,18 +24,18 @@ def write_results(
     terminated: Array,
     truncated: Array,
     valid: Array,
-    started: Array,
+    resets: bool,
     gamma: float,
     returns: Array,
-    begins: Array,
-    rows: tuple[Array, Array, Array, Array, Array],
+    rows: tuple[Array, Array, Array, Array, Array, Array],
 ) -> int:
     """Write the results of one step of the envs `envs` and count it in `time`; return the largest count.
 
-    `returns` and `begins` are the recorder's `episode_return` and `started`; `rows` are its reward, discount,
-    ended, valid and episode_return, [envs, T] each.
+    `resets` says that envs that end were reset within the step. `returns` is the recorder's `episode_return`;
+    `rows` are its reward, discount, ended, valid and episode_return, [envs, T] each, and its started,
+    [envs, T + 1].
     """
-    rewards, discounts, ends, valids, episode_returns = rows
+    rewards, discounts, ends, valids, episode_returns, started = rows
     longest = 0
     for i in range(len(envs)):
         env = envs[i]
@@ -48,7 +48,7 @@ def write_results(
         episode_returns[env, t] = returns[env] = returns[env] * np.float32(gamma) + reward[i]
         if ended or not valid[i]:
             returns[env] = 0.0
-        begins[env] = started[i]
+        started[env, t + 1] = not valid[i] or (resets and ended)
         time[env] = t + 1
         longest = max(longest, t + 1)
     return longest
@@ -65,7 +65,6 @@ class UnrollRecorder:
     def __init__(self, envs: int, spec: TrajectorySpec) -> None:
         self.envs, self.length, self.gamma = envs, spec.length, spec.gamma
         self.time = np.zeros(envs, dtype=np.int64)  # steps recorded of each env's current trajectory
-        self.started = np.ones(envs, dtype=bool)  # whether the next observation starts an episode
         self.episode_return = np.zeros(envs, dtype=np.float32)  # discounted, of the current episodes
         # NumPy writes a few rows in a tenth of the time that torch needs.
         self.obs: dict[str, np.ndarray] = {}  # [envs, T + 1, ...]
@@ -102,9 +101,8 @@ class UnrollRecorder:
                 final = {name: x[row].clone() for name, x in step.next_obs.items()}
                 self.finals.setdefault(int(envs[row]), []).append((int(self.time[envs[row]]), final))
         results = (step.reward.numpy(), step.terminated.numpy(), truncated, step.valid.numpy())
-        own = (self.episode_return, self.started)
-        started = step.started.numpy()
-        if write_results(envs, self.time, *results, started, self.gamma, *own, self._results) < self.length:
+        resets, own = step.next_obs is not step.obs, self.episode_return
+        if write_results(envs, self.time, *results, resets, self.gamma, own, self._results) < self.length:
             return []
         complete = self.time[envs] == self.length
         done, selected = envs[complete], torch.from_numpy(complete)
@@ -116,7 +114,9 @@ class UnrollRecorder:
         """Drop the unfinished trajectories of these envs, which start new episodes; return their steps."""
         envs = ids.numpy()
         dropped = int(self.time[envs].sum())
-        self.time[envs], self.started[envs], self.episode_return[envs] = 0, True, 0.0
+        self.time[envs], self.episode_return[envs] = 0, 0.0
+        if self.rows:
+            self.rows["started"][envs, 0] = True
         for env in envs.tolist():
             self.finals.pop(env, None)
         return dropped
@@ -131,6 +131,7 @@ class UnrollRecorder:
         flags = {name: np.zeros(shape, dtype=bool) for name in ("ended", "valid")}
         numbers = {name: np.zeros(shape, dtype=np.float32) for name in ("reward", "discount")}
         started = np.zeros((self.envs, self.length + 1), dtype=bool)
+        started[:, 0] = True
         self.rows = {"action": rows(output.action), "started": started} | numbers | flags
         self.obs = {name: rows(x, 1) for name, x in obs.items()}
         self.extras = {name: rows(x) for name, x in output.extras.items()}
@@ -141,15 +142,13 @@ class UnrollRecorder:
         self._flat = {name: x.reshape(-1, *x.shape[2:]) for name, x in self.extras.items()}
         self._flat_action = self.rows["action"].reshape(-1, *self.rows["action"].shape[2:])
         self._flat_obs = {name: x.reshape(-1, *x.shape[2:]) for name, x in self.obs.items()}
-        self._flat_started = started.reshape(-1)
         reward, discount, ended, valid = (self.rows[x] for x in ("reward", "discount", "ended", "valid"))
-        self._results = (reward, discount, ended, valid, self.extras["episode_return"])
+        self._results = (reward, discount, ended, valid, self.extras["episode_return"], started)
 
     def _write_obs(self, envs: np.ndarray, time: np.ndarray, obs: Obs) -> None:
         rows = envs * (self.length + 1) + time
         for name, x in obs.items():
             self._flat_obs[name][rows] = x.numpy()
-        self._flat_started[rows] = self.started[envs]
 
     def _take(self, done: np.ndarray) -> Trajectory:
         """Return the trajectories of the envs `done` side by side and begin their next ones."""
@@ -170,6 +169,8 @@ class UnrollRecorder:
         self.time[done] = 0
         rows = torch.from_numpy(done)
         fields: dict[str, Any] = {name: time_major(x) for name, x in self.rows.items()}
+        started = self.rows["started"]
+        started[done, 0] = started[done, -1]
         return Trajectory(
             obs={name: time_major(x) for name, x in self.obs.items()},
             final_obs=final_obs,

@@ -1,4 +1,4 @@
-"""Make the golden run directories of a release: `python tests/golden/make_runs.py VERSION`.
+"""Make the golden run directories of a release: `python tests/golden/make_runs.py VERSION [RUN ...]`.
 
 Run it once per release that changes a file of a run directory, with the code of that release, and commit the
 result. The directories are never changed afterwards: test_golden_runs.py loads those of all releases.
@@ -13,30 +13,58 @@ import torch
 
 import troop
 
+REPLAY = {"system__learning_starts": 8, "system__replay_capacity": 400}
 RUNS = {
     "sac": (
         "sac",
         "toy:PointMass",
-        {
+        REPLAY
+        | {
             "algorithm__actor_hidden": (8,),
             "algorithm__critic_hidden": (8,),
             "algorithm__compile": False,
             "system__schedule__batch_size": 4,
         },
     ),
-    "dqn": ("dqn", "gym:CartPole-v1", {"algorithm__hidden": (8,), "system__schedule__batch_size": 4}),
+    "dqn": ("dqn", "gym:CartPole-v1", REPLAY | {"algorithm__hidden": (8,), "system__schedule__batch_size": 4}),
     "apex": (
         "apex-dqn",
         "gym:CartPole-v1",
-        {"algorithm__hidden": (8,), "system__actors": 1, "system__learner__batch_size": 4},
+        REPLAY | {"algorithm__hidden": (8,), "system__actors": 1, "system__learner__batch_size": 4},
+    ),
+    "ppo-lstm": (
+        "ppo-lstm",
+        "gym:CartPole-v1",
+        {"algorithm__hidden": (8,), "algorithm__core_size": 4, "algorithm__rollout_length": 10},
+    ),
+    "impala": (
+        "impala",
+        "gym:CartPole-v1",
+        {
+            "algorithm__hidden": (8,),
+            "algorithm__unroll_length": 5,
+            "system__actors": 1,
+            "system__batch_size": 2,
+        },
+    ),
+    "r2d2": (
+        "r2d2",
+        "gym:CartPole-v1",
+        {
+            "algorithm__features": 8,
+            "algorithm__core_size": 4,
+            "algorithm__head": 8,
+            "algorithm__sequence_length": 8,
+            "algorithm__overlap": 2,
+            "algorithm__burn_in": 2,
+            "system__actors": 1,
+            "system__replay_capacity": 60,
+            "system__learning_starts": 4,
+            "system__learner__batch_size": 2,
+        },
     ),
 }
-EVERY_RUN = {
-    "system__learning_starts": 8,
-    "system__replay_capacity": 400,
-    "evaluation__episodes": 2,
-    "evaluation__max_episode_steps": 10,
-}
+EVERY_RUN = {"evaluation__episodes": 2, "evaluation__max_episode_steps": 10}
 KEPT = ("config.json", "metrics.jsonl", "summary.json", "checkpoints")
 
 
@@ -62,5 +90,6 @@ def make_run(folder: Path, recipe: str, env: str, fields: dict[str, object]) -> 
 
 if __name__ == "__main__":
     root = Path(__file__).parent / sys.argv[1]
-    for name, (recipe, env, fields) in RUNS.items():
+    for name in sys.argv[2:] or RUNS:
+        recipe, env, fields = RUNS[name]
         make_run(root / name, recipe, env, fields)

@@ -6,6 +6,7 @@ from traceback import FrameSummary
 
 import pytest
 
+from troop import api
 from troop.core.engine import Counters, Result, Until
 from troop.core.env_calls import EnvFailure, env_call
 from troop.core.errors import TrainingFault
@@ -129,6 +130,15 @@ def test_the_location_is_a_line_of_a_file():
     """Code that was made from text, such as the methods of dataclasses, has no file to look at."""
     frames = [FrameSummary("/home/me/arm.py", 7, "step"), FrameSummary("<string>", 1, "__init__")]
     assert user_location(frames) == "arm.py, line 7"
+
+
+def test_the_location_is_not_the_script_that_called_troop():
+    script, library = FrameSummary("/home/me/train.py", 3, "<module>"), FrameSummary(api.__file__, 9, "train")
+    env = FrameSummary("/home/me/arm.py", 7, "step")
+    assert user_location([script, library, env, library]) == "arm.py, line 7"
+    assert user_location([script, library], fallback=False) == ""
+    assert user_location([script, library]) == "api.py, line 9"
+    assert user_location([script]) == "train.py, line 3"
 
 
 @pytest.mark.timeout(60)

@@ -106,6 +106,24 @@ def test_a_worker_that_fails_is_replaced_alone(fault, text):
     env.close()
 
 
+def test_workers_that_hang_together_share_one_limit(monkeypatch):
+    allowed, receive = [], workers.WorkerProcess.receive
+
+    def recorded(self, seconds, limit_s=None):
+        allowed.append(seconds)
+        return receive(self, seconds, limit_s)
+
+    env = Gymnasium("fragile:Fragile", 3, workers=3, settings=(("fault", "hang"),), worker_limit_s=8).make(0)
+    env.reset(0)
+    monkeypatch.setattr(workers.WorkerProcess, "receive", recorded)
+    monkeypatch.setattr(workers, "REPLY_GRACE_S", 0.5)
+    assert env.step(torch.ones(3, 1)).faults == 3
+    waits = [seconds for seconds in allowed if seconds < 7.999]  # not those of the new processes
+    assert len(waits) >= 2 and max(waits[-2:]) <= 0.5
+    assert all("did not return within 8 s; it was at fragile.py, line 22" in note for note in env.notes)
+    env.close()
+
+
 def test_a_worker_that_fails_again_and_again_ends_the_run(monkeypatch):
     monkeypatch.setattr(workers, "MAX_REPLACEMENTS", 2)
     env = Gymnasium("fragile:Fragile", 2, workers=1).make(0)

@@ -26,7 +26,11 @@ RUNS = {
             "system__schedule__batch_size": 4,
         },
     ),
-    "dqn": ("dqn", "gym:CartPole-v1", REPLAY | {"algorithm__hidden": (8,), "system__schedule__batch_size": 4}),
+    "dqn": (
+        "dqn",
+        "gym:CartPole-v1",
+        REPLAY | {"algorithm__hidden": (8,), "system__schedule__batch_size": 4},
+    ),
     "apex": (
         "apex-dqn",
         "gym:CartPole-v1",

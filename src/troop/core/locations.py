@@ -13,14 +13,16 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
 
 
-def user_location(frames: Sequence[traceback.FrameSummary]) -> str:
+def user_location(frames: Sequence[traceback.FrameSummary], fallback: bool = True) -> str:
     """Return `file.py, line 7` of the innermost frame in a file of the user; "" for an empty stack.
 
-    Without one, the innermost frame of any file.
+    A script that called Troop is not meant: the frame is inside of a frame of Troop if there is one. Without
+    such a frame the result is the innermost frame of any file, or "" without `fallback`.
     """
-    if not frames:
+    inside = next((i for i, frame in enumerate(frames) if frame.filename.startswith(_PACKAGE)), 0)
+    own = [frame for frame in frames[inside:] if _is_user_file(frame.filename)]
+    if not own and not (fallback and frames):
         return ""
-    own = [frame for frame in frames if _is_user_file(frame.filename)]
     frame = (own or list(frames))[-1]
     return f"{Path(frame.filename).name}, line {frame.lineno}"
 

@@ -124,9 +124,10 @@ class StallMonitor:
             self.observer.note(text)
 
     def _describe(self, call: EnvCall | None, seconds: float) -> str:
-        location = user_location(thread_stack(self._thread_id if call is None else call.thread))
+        stack = thread_stack(self._thread_id if call is None else call.thread)
+        location = user_location(stack, fallback=call is None)  # envs in other processes have no line here
         what = str(call) if call is not None else "a step of a role"
-        return f"{what} has not returned for {seconds:.0f} s; it is at {location}"
+        return f"{what} has not returned for {seconds:.0f} s" + (f"; it is at {location}" if location else "")
 
     def _end(
         self, call: EnvCall | None, phase: Phase, seconds: float, now: float

@@ -27,6 +27,7 @@ MODULE = "troop.envs.gymnasium.worker_process"
 MAX_REPLACEMENTS = 5  # of one worker within REPLACEMENT_WINDOW_S
 REPLACEMENT_WINDOW_S = 600.0
 START_LIMIT_S = 300.0  # to import the module of the user and to build the envs
+REPLY_GRACE_S = 5.0  # to read the reply of a worker that had the whole limit while another was replaced
 SEED_STRIDE = 1_000_003  # between the seeds of a worker and its replacement
 _STACK_LINE = re.compile(r'File "(.*)", line (\d+) in (.*)')
 
@@ -77,13 +78,16 @@ class WorkerProcess:
         except OSError as error:
             raise WorkerLost(self._describe(error, seconds)) from error
 
-    def receive(self, seconds: float) -> Reply:
-        """Return the reply. Raises WorkerLost, or the TroopError that the worker reports."""
+    def receive(self, seconds: float, limit_s: float | None = None) -> Reply:
+        """Return the reply, which may take `seconds` more, `limit_s` in all.
+
+        Raises WorkerLost, or the TroopError that the worker reports.
+        """
         self.socket.settimeout(max(seconds, 0.001))
         try:
             reply, arrays = read_message(self._replies)
         except (OSError, EOFError) as error:
-            raise WorkerLost(self._describe(error, seconds)) from error
+            raise WorkerLost(self._describe(error, limit_s or seconds)) from error
         if reply.get("kind"):
             raise getattr(errors, reply["kind"], EnvFault)(reply["error"])
         if "error" in reply:
@@ -231,12 +235,12 @@ class EnvWorkers:
             try:
                 if error := self._failed_send.pop(index, None):
                     raise error
-                share.newest = share.process.receive(deadline - time.monotonic())
+                share.newest = share.process.receive(deadline - time.monotonic(), self.limit_s)
             except WorkerLost as error:
                 header, arrays = self._replace(share, "step", error)
                 zeros, false = np.zeros(share.envs), np.zeros(share.envs, dtype=bool)
                 share.newest = header | {"final": []}, [*arrays, zeros, false, false]
-                deadline = time.monotonic() + self.limit_s  # replacing took time; the others have finished
+                deadline = max(deadline, time.monotonic() + REPLY_GRACE_S)
         self._pending = False
         paths = self._shares[0].newest[0]["paths"]
         count = len(paths)

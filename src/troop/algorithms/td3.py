@@ -88,6 +88,9 @@ class TD3Config:
     """Lower end of the exploration noise."""
     std_max: float = bounded(0.4, low=0)
     """Exploration noise: each env draws its standard deviation from this range at each episode start."""
+    std_distribution: Literal["uniform", "log_uniform"] = "uniform"
+    """Distribution between the two ends, from which each episode draws its noise; log_uniform: each factor of
+    two is as frequent."""
     noise_repeats: int = bounded(1, low=0, high=10_000)
     """Largest number of steps for which noise is held, P(k) proportional to k^-2 (FlashSAC); 1: new noise in
     every step, which hardly moves a system with inertia; 0: a tenth of an episode, in half of the envs."""
@@ -163,7 +166,9 @@ class TD3Config:
     @property
     def exploration(self) -> Exploration:
         """A standard deviation per env and episode (FastTD3's mixed noise)."""
-        noise = PerEpisodeUniform(self.std_min, max(self.std_min, self.std_max))
+        noise = PerEpisodeUniform(
+            self.std_min, max(self.std_min, self.std_max), self.std_distribution == "log_uniform"
+        )
         return RandomStart(noise, self.random_steps) if self.random_steps else noise
 
     @property
@@ -195,6 +200,8 @@ class TD3Config:
         """Require continuous actions, a torso for images, a valid support and std_min <= std_max."""
         if self.std_min > self.std_max:
             return f"std_min {self.std_min:g} is above std_max {self.std_max:g}"
+        if self.std_distribution == "log_uniform" and not self.std_min:
+            return "--std-distribution log_uniform needs a std_min above 0"
         return (
             continuous_control_reason(spec, self.torso)
             or (

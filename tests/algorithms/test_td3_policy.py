@@ -46,6 +46,17 @@ def test_noisy_actions_are_clipped_only_with_clip_actions():
 def test_std_range_is_the_exploration_range():
     exploration = config(std_min=0.12, std_max=0.34).exploration
     assert (exploration.low, exploration.high) == (0.12, 0.34)
+    assert exploration.per_env(3) == pytest.approx((0.12, 0.23, 0.34))
+
+
+def test_logarithm_of_the_std_is_uniform():
+    wide = config(std_min=0.05, std_max=3.2, std_distribution="log_uniform")
+    assert wide.exploration.per_env(7) == pytest.approx((0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2))
+    drawn = wide.exploration.initial(100_000, torch.device("cpu"))
+    assert drawn.min() >= 0.05 and drawn.max() <= 3.2
+    assert (drawn < 0.4).float().mean().item() == pytest.approx(0.5, abs=0.01)
+    zero = config(std_min=0.0, std_max=1.0, std_distribution="log_uniform")
+    assert "std_min above 0" in zero.unsupported_reason(spec())
 
 
 def test_experience_follows_from_the_config():

@@ -1,5 +1,6 @@
 """The inline engine with envs that do not return: reports, limits, stops, and what is saved."""
 
+import signal
 import threading
 import time
 from traceback import FrameSummary
@@ -16,6 +17,10 @@ from troop.engines import Inline, stall_monitor
 from troop.engines.stall_monitor import StallLimits
 
 HANG_LINE = "test_stall_monitor.py, line"
+
+
+class ArmLost(BaseException):
+    """A user's exception that no `except Exception` catches."""
 
 
 class HangingEnvRole:
@@ -45,6 +50,10 @@ class HangingEnvRole:
             raise ValueError("the arm is broken\nsecond line")
         if self.how == "exit":
             raise SystemExit(1)
+        if self.how == "interrupt":
+            raise KeyboardInterrupt
+        if self.how == "other":
+            raise ArmLost("no power")
 
     def state_dict(self):
         return {"steps": self.steps}
@@ -213,10 +222,29 @@ def test_the_monitor_ends_a_run_that_cannot_be_interrupted():
 
 
 @pytest.mark.parametrize(
-    ("how", "text"), [("raise", "ValueError: the arm is broken ("), ("exit", "SystemExit: 1 (")]
+    ("how", "text"),
+    [
+        ("raise", "ValueError: the arm is broken ("),
+        ("exit", "SystemExit: 1 ("),
+        ("other", "ArmLost: no power ("),
+        ("interrupt", "KeyboardInterrupt: no message ("),
+    ],
 )
 def test_an_exception_of_an_env_is_saved_and_names_env_and_line(how, text):
     observer = StallRecorder()
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a run, which has a handler of its own
+    try:
+        check_saved_failure(observer, how, text)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def test_ctrl_c_passes_through_an_env_where_the_run_does_not_handle_it():
+    with pytest.raises(KeyboardInterrupt), env_call("reach:Reach", "step"):
+        signal.raise_signal(signal.SIGINT)
+
+
+def check_saved_failure(observer, how, text):
     with pytest.raises(EnvFailure) as failure:
         Inline(threads=1).run(program_of(HangingEnvRole, how), Until(env_steps=99), 0, observer)
     assert str(failure.value).startswith(f"step() of env 'reach:Reach' raised {text}{HANG_LINE}")

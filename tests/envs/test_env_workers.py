@@ -40,6 +40,8 @@ class Fragile(gymnasium.Env):
             time.sleep(1000)
         if self.fault == "exit":
             sys.exit(1)
+        if self.fault == "interrupt":
+            raise KeyboardInterrupt
         if self.fault == "abort":
             os.abort()
         raise ValueError("the motor is hot")
@@ -84,7 +86,8 @@ def module(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        ("raise", "raised ValueError: the motor is hot (fragile.py, line 27)"),
+        ("raise", "raised ValueError: the motor is hot (fragile.py, line 29)"),
+        ("interrupt", "raised KeyboardInterrupt: no message (fragile.py, line 26)"),
         ("exit", "raised SystemExit: 1 (fragile.py, line 24)"),
         ("hang", "did not return within 5 s; it was at fragile.py, line 22"),
         ("abort", "ended its process (signal 6)"),
@@ -131,7 +134,7 @@ def test_a_worker_that_fails_again_and_again_ends_the_run(monkeypatch):
     for _ in range(2):
         assert env.step(torch.ones(2, 1)).faults == 2
     with pytest.raises(
-        EnvFailure, match=r"raised ValueError: the motor is hot \(fragile.py, line 27\).*2 times"
+        EnvFailure, match=r"raised ValueError: the motor is hot \(fragile.py, line 29\).*2 times"
     ):
         env.step(torch.ones(2, 1))
     env.close()

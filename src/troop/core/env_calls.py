@@ -7,6 +7,7 @@ another thread to report or end a call that lasts too long.
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +25,10 @@ class EnvFailure(Exception):
     """
 
 
+class EngineInterrupt(BaseException):
+    """Raised by an engine inside a step to end it; no env call reports it as an exception of the env."""
+
+
 @dataclass(frozen=True)
 class EnvCall:
     """A call of an env method that has not returned yet."""
@@ -37,6 +42,7 @@ class EnvCall:
         return f"{self.method}() of env '{self.env}'"
 
 
+_CTRL_C = signal.default_int_handler  # runs replace it by a handler that raises nothing
 _calls: dict[int, EnvCall] = {}  # by thread
 _abandoned: set[int] = set()  # threads whose run was ended by another thread
 _acting_for: dict[int, int] = {}  # thread -> the thread under which its calls are listed
@@ -70,8 +76,8 @@ def forget_calls(thread_id: int) -> None:
 class env_call:  # noqa: N801 - a context manager, used like a function
     """Marks the enclosed code as a call of `method` of the env `env`.
 
-    Raises EnvFailure for any exception of the env, SystemExit included. Errors of Troop, MemoryError,
-    KeyboardInterrupt and exceptions of engines, which are BaseExceptions, pass unchanged.
+    Raises EnvFailure for any exception of the env, whatever its class. Errors of Troop, MemoryError,
+    EngineInterrupt and a KeyboardInterrupt that Python's own handler of Ctrl-C raises pass unchanged.
     """
 
     __slots__ = ("_call", "_thread")
@@ -91,6 +97,8 @@ class env_call:  # noqa: N801 - a context manager, used like a function
             time.sleep(3600)
         if _calls.get(self._thread) is self._call:
             del _calls[self._thread]
-        passed = TroopError | EnvFailure | MemoryError
-        if isinstance(error, Exception | SystemExit) and not isinstance(error, passed):
-            raise EnvFailure(f"{self._call} raised {describe_error(error)}") from error
+        if error is None or isinstance(error, TroopError | EnvFailure | MemoryError | EngineInterrupt):
+            return
+        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is _CTRL_C:
+            return
+        raise EnvFailure(f"{self._call} raised {describe_error(error)}") from error

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from troop.core.env_calls import acting_for
+from troop.core.env_calls import EngineInterrupt, acting_for
 from troop.core.group import Group, SoloGroup
 from troop.core.program import GroupRef
 from troop.core.role import Metrics
@@ -18,7 +18,7 @@ from troop.core.role import Metrics
 JOIN_S = 0.1  # how long the main thread waits at a time, so that signals are handled
 
 
-class GroupShutdown(BaseException):
+class GroupShutdown(EngineInterrupt):
     """Raised in a member that waits when another one has failed."""
 
 

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from troop.core.engine import Result, RunObserver, StallObserver
-from troop.core.env_calls import EnvCall, abandon, current_call
+from troop.core.env_calls import EngineInterrupt, EnvCall, abandon, current_call
 from troop.core.errors import TrainingFault, TroopError
 from troop.core.locations import thread_stack, user_location
 
@@ -32,7 +32,7 @@ class StallLimits:
     interrupt_s: float = 10.0  # of repeated interrupts, after which the monitor itself ends the run
 
 
-class StepInterrupted(BaseException):
+class StepInterrupted(EngineInterrupt):
     """Raised inside a step that does not return. `fault` is None if a stop was requested."""
 
     def __init__(self, in_env: bool, fault: TrainingFault | None) -> None:

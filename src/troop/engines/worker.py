@@ -9,6 +9,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from troop.core.env_calls import EngineInterrupt
 from troop.core.errors import TroopError
 from troop.core.group import Group
 from troop.core.program import GroupRef, join_alone
@@ -31,7 +32,7 @@ GROUP_POLL_S = 0.0005  # poll interval of a role that waits in a collective
 BACKOFF_S = (0.001, 0.002, 0.004, 0.008, 0.01)  # pauses after consecutive rounds in which no role had work
 
 
-class Shutdown(BaseException):
+class Shutdown(EngineInterrupt):
     """Raised inside a blocked role when the driver has requested the end of this host."""
 
 

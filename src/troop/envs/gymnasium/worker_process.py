@@ -63,7 +63,7 @@ def _serve(connection: socket.socket, requests: IO[bytes], replies: IO[bytes]) -
                 write_message(replies, *_message(flatten(obs)))
             else:
                 _step(vector, arrays[0], replies)
-        except (Exception, SystemExit) as error:  # whatever a user's env raises
+        except BaseException as error:  # whatever a user's env raises
             trace = "".join(traceback.format_exception(error))[-20_000:]
             reason = str(error) if isinstance(error, TroopError) else describe_error(error)
             kind = type(error).__name__ if isinstance(error, TroopError) else ""

@@ -324,6 +324,15 @@ def test_the_learning_rate_follows_the_kl_divergence_within_its_bounds():
     rates = [adapt_learning_rate(1e-3, kl, 0.01) for kl in (0.03, 0.01, 0.003, 0.0)]
     assert rates == pytest.approx([1e-3 / 1.5, 1e-3, 1.5e-3, 1e-3])
     assert adapt_learning_rate(1.2e-5, 1.0, 0.01) == 1e-5 and adapt_learning_rate(9e-3, 1e-4, 0.01) == 1e-2
+    assert adapt_learning_rate(9e-4, 1e-4, 0.01, lr_max=1e-3) == 1e-3
+    assert adapt_learning_rate(5e-3, 1e-4, 0.01, lr_max=1e-3) == 5e-3  # a rate set by the user is kept
+
+
+def test_the_highest_learning_rate_is_lower_with_images():
+    vectors, images = Toy("PointMass", 2).spec, Toy("Reach", 2).spec
+    assert PPOConfig().algorithm(vectors).lr_max == 1e-2
+    assert PPOConfig().algorithm(images).lr_max == 1e-3
+    assert PPOConfig(lr_max=5e-3).algorithm(images).lr_max == 5e-3
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])

@@ -37,6 +37,7 @@ from troop.nets.recurrent import Core
 KL_FACTOR = 2.0  # the learning rate changes where the KL divergence is off its target by more than this
 LR_FACTOR = 1.5  # by which it changes
 LR_MIN, LR_MAX = 1e-5, 1e-2
+LR_MAX_IMAGES = 1e-3  # steps of 1e-2 make all units of a convolution negative, from where ReLU has no gradient
 MAX_LOG_RATIO = 20.0  # of pi / pi_old: its exponential is finite, and so is the gradient of clipped rows
 
 
@@ -80,6 +81,8 @@ class PPOConfig:
     """Clip the gradients of actor and critic separately; for networks without shared layers."""
     desired_kl: float = bounded(0.0, low=0)
     """Above 0: adapt the learning rate after each minibatch, so that the KL divergence stays near this."""
+    lr_max: float | None = bounded(None, low=LR_MIN)
+    """Highest adapted learning rate; None: 1e-2, with images 1e-3."""
     anneal_steps: int = bounded(0, low=0)
     """Env steps over which the learning rate falls linearly to 0; 0 keeps it."""
     anneal_clip: bool = False
@@ -186,6 +189,7 @@ class PPO(LearnerState):
         self.optimizer = config.build(self.policy, cfg.lr, peers, clip_groups=groups)
         self.value_and_grad = value_and_grad(self.loss, self.policy.parameters(), device, cfg.compile)
         self.lr, self.updates, self.env_steps = cfg.lr, 0, 0
+        self.lr_max = cfg.lr_max or (LR_MAX_IMAGES if spec.images else LR_MAX)
 
     def loss(self, rows: RolloutRows, clip: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return L = -L_clip + c_v L_value - c_e H over the rows, and KL, clip fraction and its three terms.
@@ -335,7 +339,7 @@ class PPO(LearnerState):
         """Change the learning rate if the KL divergence of the last minibatch is far from its target."""
         if not self.cfg.desired_kl:
             return
-        self.lr = adapt_learning_rate(self.lr, float(kl), self.cfg.desired_kl)
+        self.lr = adapt_learning_rate(self.lr, float(kl), self.cfg.desired_kl, self.lr_max)
         self.optimizer.set_learning_rate(self.lr)
 
     def state_dict(self) -> dict[str, Any]:
@@ -359,12 +363,12 @@ def clip_groups(policy: ActorCriticPolicy) -> list[list[int]]:
     return [critic, [index for index in range(len(names)) if index not in critic]]
 
 
-def adapt_learning_rate(lr: float, kl: float, desired_kl: float) -> float:
+def adapt_learning_rate(lr: float, kl: float, desired_kl: float, lr_max: float = LR_MAX) -> float:
     """Return the learning rate after a minibatch with this KL divergence (Rudin et al. 2022)."""
     if kl > KL_FACTOR * desired_kl:
         return max(LR_MIN, lr / LR_FACTOR)
     if 0 < kl < desired_kl / KL_FACTOR:
-        return min(LR_MAX, lr * LR_FACTOR)
+        return min(max(lr, lr_max), lr * LR_FACTOR)
     return lr
 
 

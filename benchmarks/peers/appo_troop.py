@@ -23,7 +23,9 @@ def main() -> None:
     if recipe == "appo":
         names = ("epochs", "minibatches", "gae_lambda", "clip")
         settings |= {name: getattr(workload, name) for name in names}
-    if not workload.images:
+    if workload.images:
+        settings["net"] = "nature"
+    else:
         settings["hidden"] = workload.hidden
     with tempfile.TemporaryDirectory() as folder:
         troop.train(

@@ -37,7 +37,9 @@ from troop.nets.recurrent import Core
 KL_FACTOR = 2.0  # the learning rate changes where the KL divergence is off its target by more than this
 LR_FACTOR = 1.5  # by which it changes
 LR_MIN, LR_MAX = 1e-5, 1e-2
-LR_MAX_IMAGES = 1e-3  # steps of 1e-2 make all units of a convolution negative, from where ReLU has no gradient
+LR_MAX_IMAGES = (
+    1e-3  # steps of 1e-2 make all units of a convolution negative, from where ReLU has no gradient
+)
 MAX_LOG_RATIO = 20.0  # of pi / pi_old: its exponential is finite, and so is the gradient of clipped rows
 
 

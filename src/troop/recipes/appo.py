@@ -30,6 +30,17 @@ ATARI: dict[str, Any] = {
     "max_grad_norm": 0.5,
     "normalize_rewards": False,  # they are clipped
 }
+# Fast on a few cores: the network of Mnih et al. 2013 and the rates of `ppo` on CPUs; two passes, so that a core
+# of learning keeps up with a core of sampling.
+ATARI_CPU: dict[str, Any] = ATARI | {
+    "rollout_length": 64,
+    "epochs": 2,
+    "minibatches": 8,
+    "lr": 5e-4,
+    "clip": 0.2,
+    "value_clip": 0.0,
+    "net": "nips",
+}
 # RLlib's IMPACT: rollouts of 50, target network, clip 0.4, lambda 1, gradient norm 40; a circular buffer of
 # four batches, each used twice.
 IMPACT_ATARI: dict[str, Any] = {
@@ -74,13 +85,14 @@ def appo(
     args: RecipeArgs,
     atari: dict[str, Any],
     small: dict[str, Any],
+    atari_batch: int = 8,
     atari_buffer: dict[str, Any] | None = None,
 ) -> Experiment[Trajectory]:
     """Return the published settings for Atari games, small networks for other tasks; one actor per core."""
     actors = max(1, cores() - 1)
     if envs.family(args.env or DEFAULT_ENV) == "atari":
         env, settings = resolve_atari(args, 16), atari
-        system = IMPALA(actors, batch_size=8, **(atari_buffer or {}))
+        system = IMPALA(actors, batch_size=atari_batch, **(atari_buffer or {}))
         until = Until(env_steps=FRAMES // 4)
     else:
         env, _ = resolve_env(args, DEFAULT_ENV, 32)
@@ -97,13 +109,15 @@ def appo(
 
 
 def appo_behaviour(args: RecipeArgs) -> Experiment[Trajectory]:
-    """Return Sample Factory's kind."""
+    """Return Sample Factory's kind; on a CPU a small network for Atari games."""
+    if args.on_cpu:
+        return appo("appo", args, ATARI_CPU, SMALL, atari_batch=32)
     return appo("appo", args, ATARI, SMALL)
 
 
 def appo_impact(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return the kind with a target network."""
-    return appo("appo-impact", args, IMPACT_ATARI, IMPACT_SMALL, IMPACT_BUFFER)
+    return appo("appo-impact", args, IMPACT_ATARI, IMPACT_SMALL, atari_buffer=IMPACT_BUFFER)
 
 
 RECIPES = [

@@ -30,8 +30,8 @@ ATARI: dict[str, Any] = {
     "max_grad_norm": 0.5,
     "normalize_rewards": False,  # they are clipped
 }
-# Fast on a few cores: the network of Mnih et al. 2013 and the rates of `ppo` on CPUs; two passes, so that a core
-# of learning keeps up with a core of sampling.
+# Fast on a few cores: the network of Mnih et al. 2013 and the rates of `ppo` on CPUs; two passes, so that one
+# core of learning keeps up with one of sampling.
 ATARI_CPU: dict[str, Any] = ATARI | {
     "rollout_length": 64,
     "epochs": 2,

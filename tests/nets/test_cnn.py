@@ -47,6 +47,19 @@ def test_smallest_image_fits_and_a_smaller_one_is_rejected(kind):
         cnn.build_torso(kind, (2, minimum - 1, minimum))
 
 
+@pytest.mark.parametrize("kind", ["nips", "nature", "impala"])
+def test_the_order_in_memory_changes_neither_features_nor_gradients(kind):
+    net, _ = cnn.build_torso(kind, (3, 84, 84))
+    assert isinstance(net, cnn.ChannelsLast)
+    plain = torch.nn.Sequential(*net)
+    x = torch.rand(5, 3, 84, 84)
+    with torch.no_grad():
+        assert torch.allclose(net(x), plain(x), atol=1e-5)
+    gradients = [torch.autograd.grad(f(x).square().sum(), list(net.parameters())) for f in (net, plain)]
+    for ours, reference in zip(*gradients, strict=True):
+        assert torch.allclose(ours, reference, rtol=1e-3, atol=1e-4)
+
+
 def test_uint8_and_float_pixels_are_equal():
     x = torch.arange(256, dtype=torch.uint8)
     assert cnn.to_unit_range(x).tolist() == pytest.approx([v / 255 for v in range(256)])

@@ -29,8 +29,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return LayerNorm with affine parameters, which may have a leading axis of networks."""
-    normalized = functional.layer_norm(x, x.shape[-1:])
-    return torch.addcmul(bias.unsqueeze(-2), normalized, weight.unsqueeze(-2))
+    if torch.compiler.is_compiling():
+        normalized = functional.layer_norm(x, x.shape[-1:])
+        return torch.addcmul(bias.unsqueeze(-2), normalized, weight.unsqueeze(-2))
+    if weight.dim() == 1:
+        return functional.layer_norm(x, x.shape[-1:], weight, bias)
+    networks = zip(x, weight, bias, strict=True)  # the affine part within the norm is faster than on its own
+    return torch.stack([functional.layer_norm(own, own.shape[-1:], *affine) for own, *affine in networks])
 
 
 def forward_layers(x: Tensor, norm: bool, activation: Activation, *parameters: Tensor) -> Tensor:

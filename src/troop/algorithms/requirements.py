@@ -48,7 +48,12 @@ def split_images_reason(spec: EnvSpec) -> str | None:
 
 
 def support_reason(atoms: int, v_min: float, v_max: float, normalize_rewards: bool) -> str | None:
-    """Require a non-empty support of the categorical distribution, around 0 if rewards are scaled to it."""
+    """Require a non-empty support of the categorical distribution, around 0 if rewards are scaled to it.
+
+    Without atoms there is none.
+    """
+    if not atoms:
+        return None
     if atoms == 1 or v_min >= v_max:
         return f"v_min {v_min:g} to v_max {v_max:g} with {atoms} atoms is not a range of values"
     if normalize_rewards and not v_min < 0 < v_max:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from troop.algorithms.augmentation import shift_images
 from troop.algorithms.optim import (
     ActorCriticState,
+    AverageActor,
     LearnerState,
     OptimizerConfig,
     frozen,
@@ -80,6 +81,8 @@ class SACConfig:
     random_steps: int = bounded(0, low=0)
     """Env steps, over all envs of a collector, with uniformly random actions before the policy acts. Systems
     that fix the exploration of each env (Ape-X, PQL) have none."""
+    average_tau: float = bounded(0.0, low=0, high=1)
+    """Evaluate a Polyak average of the actor, with this coefficient per actor update; 0: the actor itself."""
     critics: int = bounded(2, low=1, high=16)
     """Number of Q-networks."""
     atoms: int = bounded(0, low=0, high=4096)
@@ -187,11 +190,7 @@ class SACConfig:
             return f"log_std_min {self.log_std_min:g} is not below log_std_max {self.log_std_max:g}"
         return (
             continuous_control_reason(spec, self.torso)
-            or (
-                support_reason(self.atoms, self.v_min, self.v_max, self.normalize_rewards)
-                if self.atoms
-                else None
-            )
+            or support_reason(self.atoms, self.v_min, self.v_max, self.normalize_rewards)
             or self.network(self.actor_hidden).unsupported_reason("actor_hidden")
             or self.network(self.critic_hidden).unsupported_reason("critic_hidden")
         )
@@ -237,6 +236,7 @@ class SACPolicy(Policy):
             cfg.actor_init,
             cfg.trunk(self.encoder),
         )
+        self.average_actor = AverageActor(self.actor, cfg.average_tau) if cfg.average_tau else None
         self.action_size = spec.action.size
         self.critic = build_critics(spec, cfg, self.encoder) if cfg.actor_carries_critic else None
         self.value = QReduction(cfg.q_reduction, cfg.atom_values())
@@ -266,13 +266,17 @@ class SACPolicy(Policy):
     def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
         """Return tanh(mean + explore * std * N(0, I)); where `explore` [B] is infinite, random actions.
 
+        Where `explore` is 0, the mean is the averaged actor's.
         The value returned with an action is the soft one of the sample: Q - alpha log pi.
         """
         x = self.actor_input(obs)
         mean, log_std = self.actor(x[:, : self.actor.inputs])
-        action, entropy_bonus = mean.tanh(), torch.zeros_like(explore)
-        if explore.any():
-            exploring = explore > 0
+        exploring, entropy_bonus = explore > 0, torch.zeros_like(explore)
+        if self.average_actor is not None and not exploring.all():
+            averaged, _ = self.average_actor(x[:, : self.actor.inputs])
+            mean = torch.where(exploring.unsqueeze(-1), mean, averaged)
+        action = mean.tanh()
+        if exploring.any():
             unscaled, state = self.held_noise(state, exploring)
             random = explore.isinf()
             noise = unscaled * torch.where(random, 1.0, explore).unsqueeze(-1)
@@ -446,6 +450,8 @@ class SACActorLearner(LearnerState):
             grads, loss, (log_prob, saturation) = self.value_and_grad(obs)
         skipped = self.optimizer.step(grads, loss)
         self.policy.actor.net.project()
+        if self.policy.average_actor is not None:
+            self.policy.average_actor.follow(self.policy.actor)
         metrics = {"loss/policy": loss, "policy/saturation": saturation, "count/skipped_updates": skipped}
         return UpdateResult(metrics | self.update_temperature(log_prob))
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from troop.algorithms.augmentation import shift_images
 from troop.algorithms.optim import (
     ActorCriticState,
+    AverageActor,
     LearnerState,
     OptimizerConfig,
     frozen,
@@ -89,8 +90,7 @@ class TD3Config:
     std_max: float = bounded(0.4, low=0)
     """Exploration noise: each env draws its standard deviation from this range at each episode start."""
     std_distribution: Literal["uniform", "log_uniform"] = "uniform"
-    """Distribution between the two ends, from which each episode draws its noise; log_uniform: each factor of
-    two is as frequent."""
+    """Distribution of that draw; log_uniform: each factor of two is as frequent."""
     noise_repeats: int = bounded(1, low=0, high=10_000)
     """Largest number of steps for which noise is held, P(k) proportional to k^-2 (FlashSAC); 1: new noise in
     every step, which hardly moves a system with inertia; 0: a tenth of an episode, in half of the envs."""
@@ -103,6 +103,8 @@ class TD3Config:
     """Compute target actions with a Polyak-averaged policy, as TD3 and DDPG do."""
     delay_targets: bool = False
     """Update target networks only together with the actor, as TD3 does."""
+    average_tau: float = bounded(0.0, low=0, high=1)
+    """Evaluate a Polyak average of the actor, with this coefficient per actor update; 0: the actor itself."""
     bootstrap_on_truncation: bool = True
     """Bootstrap at time limits; off only for tasks whose time limit is part of the task."""
     normalize_observations: bool = True
@@ -204,11 +206,7 @@ class TD3Config:
             return "--std-distribution log_uniform needs a std_min above 0"
         return (
             continuous_control_reason(spec, self.torso)
-            or (
-                support_reason(self.atoms, self.v_min, self.v_max, self.normalize_rewards)
-                if self.atoms
-                else None
-            )
+            or support_reason(self.atoms, self.v_min, self.v_max, self.normalize_rewards)
             or self.network(self.actor_hidden).unsupported_reason("actor_hidden")
             or self.network(self.critic_hidden).unsupported_reason("critic_hidden")
         )
@@ -256,6 +254,7 @@ class TD3Policy(Policy):
         self.actor = DeterministicActor(
             inputs, cfg.network(cfg.actor_hidden), spec.action.size, cfg.actor_init, trunk
         )
+        self.average_actor = AverageActor(self.actor, cfg.average_tau) if cfg.average_tau else None
         self.clip_actions = cfg.clip_actions
         self.held_noise = repeated_noise.HeldNoise(spec.action.size, cfg.noise_repeats, spec.episode_limit)
         self.critic = build_critics(spec, cfg, self.encoder) if cfg.actor_carries_critic else None
@@ -284,11 +283,14 @@ class TD3Policy(Policy):
     def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
         """Return pi(s) + explore * N(0, I); `explore` [B] is the standard deviation of each row's noise.
 
-        Where `explore` is infinite, the action is uniformly random in [-1, 1].
+        Where `explore` is infinite, it is uniformly random in [-1, 1]; where it is 0, the averaged actor's.
         """
         x = self.actor_input(obs)
-        greedy = action = self(x)
-        if explore.any():
+        greedy, exploring = self(x), (explore > 0).unsqueeze(-1)
+        if self.average_actor is not None and not exploring.all():
+            greedy = torch.where(exploring, greedy, self.average_actor(x[:, : self.actor.inputs]))
+        action = greedy
+        if exploring.any():
             noise, state = self.held_noise(state, explore > 0)
             action = torch.addcmul(greedy, noise, explore.unsqueeze(-1))
             if (random := explore.isinf()).any():
@@ -466,6 +468,8 @@ class TD3ActorLearner(LearnerState):
             grads, loss, (saturation,) = self.value_and_grad(obs)
         skipped = self.optimizer.step(grads, loss)
         self.policy.actor.net.project()
+        if self.policy.average_actor is not None:
+            self.policy.average_actor.follow(self.policy.actor)
         metrics = {"loss/policy": loss, "policy/saturation": saturation, "count/skipped_updates": skipped}
         return UpdateResult(metrics)
 
@@ -478,10 +482,8 @@ class TD3(ActorCriticState):
         self.policy, self.critic = build_networks(spec, cfg, device)
         self.critic_learner = TD3CriticLearner(cfg, self.policy, self.critic, peers, device)
         self.actor_learner = TD3ActorLearner(cfg, self.policy, self.critic, peers, device)
-        self.target_critic, self.target_actor = (
-            self.critic_learner.target_critic,
-            self.critic_learner.target_actor,
-        )
+        self.target_critic = self.critic_learner.target_critic
+        self.target_actor = self.critic_learner.target_actor
 
     def update(self, batch: Transition) -> UpdateResult:
         """Perform one critic update and, every `policy_delay` calls, one actor update (algorithm 1)."""

@@ -33,8 +33,9 @@ class ChannelsLast(nn.Sequential):
         """[B, C, H, W] -> [B, features]."""
         if x.device.type == "cpu" and (self.always or torch.is_grad_enabled()):
             x = x.contiguous(memory_format=torch.channels_last)
-        features: Tensor = super().forward(x)
-        return features
+        for layer in self:
+            x = layer(x)
+        return x
 
 
 def nips(image: ImageShape) -> nn.Sequential:

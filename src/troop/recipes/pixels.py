@@ -55,10 +55,10 @@ PAPER_SAC: dict[str, Any] = PAPER | {"alpha_init": 0.1, "alpha_lr": 1e-4}
 # Small networks for CPUs: grey frames of half the size and longer repeats, and the settings of `sac` on
 # vectors: scaled rewards, held noise, larger learning rates. Scalar critics, as in DrQ-v2: on toy:Reach they
 # return 6.0 of 8.5 after 1,000 updates, categorical ones 2.6. Few updates fit into the time, and an action
-# lasts several frames: a shorter horizon is learned sooner.
+# lasts several frames: a shorter horizon is learned sooner. No average of the actor: the encoder has none.
 CPU_FRAMES: dict[str, Any] = {"repeat": 4, "gray": True, "stack": 3}
 LARGE_SIDE = 84  # images from this side on are shrunk to half
-CPU_SAC: dict[str, Any] = sac.SMALL | {"atoms": 0, "gamma": 0.97, "alpha_init": 0.01}
+CPU_SAC: dict[str, Any] = sac.SMALL | {"atoms": 0, "gamma": 0.97, "alpha_init": 0.01, "average_tau": 0.0}
 CPU_TD3: dict[str, Any] = {name: value for name, value in CPU_SAC.items() if not name.startswith("alpha")} | {
     "std_max": 0.6,
     "clip_actions": True,

@@ -44,15 +44,16 @@ FASTSAC: dict[str, Any] = {
     "normalize_observations": True,
 }
 
-# Small networks for CPUs: the sizes, learning rates, held noise and scaled rewards of FastTD3 for CPUs, and
-# its categorical critics: on PendulumSwingup scalar critics return 0 after 20,000 updates, these 696 after
-# 2,300.
+# Small networks for CPUs: the sizes, learning rates, held noise, scaled rewards and averaged actor of FastTD3
+# for CPUs, and its categorical critics: on PendulumSwingup scalar critics return 0 after 20,000 updates,
+# these 696 after 2,300.
 SMALL: dict[str, Any] = {
     "atoms": 101,
     "v_min": -10.0,
     "v_max": 10.0,
     "n_step": 3,
     "noise_repeats": 0,
+    "average_tau": 0.01,
     "actor_hidden": (128, 64, 32),
     "critic_hidden": (256, 128, 64),
     "layer_norm": True,

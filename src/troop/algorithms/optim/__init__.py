@@ -1,5 +1,6 @@
 """Shared by all algorithms: flat parameters, gradients, optimizers, target networks, statistics."""
 
+from troop.algorithms.optim.average import AverageActor
 from troop.algorithms.optim.learner_state import ActorCriticState, LearnerState
 from troop.algorithms.optim.optimizer import ModuleOptimizer, OptimizerConfig
 from troop.algorithms.optim.statistics import merge_batch
@@ -8,6 +9,7 @@ from troop.algorithms.optim.value_and_grad import frozen, value_and_grad
 
 __all__ = [
     "ActorCriticState",
+    "AverageActor",
     "LearnerState",
     "ModuleOptimizer",
     "OptimizerConfig",

@@ -173,3 +173,16 @@ def test_an_update_does_not_import_the_compiler():
         "agent = learner(policy_delay=1); agent.update(batch()); assert 'torch._dynamo' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+@pytest.mark.parametrize("kind", ["adam", "rmsprop"])
+def test_state_without_a_moment_is_rejected_when_it_is_loaded(kind):
+    module = HalfUsed()
+    optimizer = OptimizerConfig("cpu", kind=kind).build(module, 0.1, NO_PEERS)
+    optimizer.step([torch.ones(()), torch.zeros(())], torch.zeros(()))
+    state = copy.deepcopy(optimizer.state_dict())
+    optimizer.load_state_dict(copy.deepcopy(state))
+    name = "exp_avg_sq" if kind == "adam" else "square"
+    del state["moments"]["0"][name]
+    with pytest.raises(ValueError, match=f"no {name}"):
+        optimizer.load_state_dict(state)

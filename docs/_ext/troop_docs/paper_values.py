@@ -794,7 +794,7 @@ PAPERS: dict[str, Paper] = {
     "appo": Paper(
         "Petrenko et al. 2020, Sample Factory (arXiv 2006.11751), preset for Atari of release 2",
         "Pong-v5",
-        "cpu",
+        CUDA,
         {
             "algorithm.rollout-length": Value(128),
             "algorithm.epochs": Value(4),

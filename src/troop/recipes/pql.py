@@ -71,10 +71,13 @@ def cpu_algorithm(name: str, family: str) -> TD3Config | SACConfig:
     `pql` has categorical critics here too. Scalar ones do not find rare rewards: on BallInCupCatch they
     return 62, as random actions do, for 15,000 updates (docs/explanation/results/generality.md).
     """
+    # The averaged actor was not measured with the actor learner's own update rate.
+    changes: dict[str, Any] = {"average_tau": 0.0}
     if name == "pql-sac":
-        return SACConfig(**sac.SMALL | sac.SMALL_NOISE)
-    target = {"categorical_min": "elementwise_min"} if name == "pql-d" else {}
-    return TD3Config(**fast_td3.cpu_settings(family) | target)
+        return SACConfig(**sac.SMALL | sac.SMALL_NOISE | changes)
+    if name == "pql-d":
+        changes["categorical_min"] = "elementwise_min"
+    return TD3Config(**fast_td3.cpu_settings(family) | changes)
 
 
 def small_experiment(name: str, args: RecipeArgs) -> Experiment[Transition]:

@@ -152,6 +152,8 @@ class ModuleOptimizer:
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         exempt = getattr(self.optimizer, "state_of_other_shapes", ())
         for index, moments in own["state"].items():
+            if missing := moment_names(self.optimizer) - set(moments):
+                raise ValueError(f"the optimizer's state has no {', '.join(sorted(missing))}")
             for name, value in moments.items():
                 fits = isinstance(value, Tensor) and value.shape in ((), parameters[index].shape)
                 if not fits and name not in exempt:
@@ -159,6 +161,15 @@ class ModuleOptimizer:
         self.optimizer.load_state_dict(own)
         self.steps = int(state["steps"])
         self.consecutive_skips = state["consecutive_skips"].to(self.config.device)
+
+
+def moment_names(optimizer: Optimizer) -> set[str]:
+    """Return the names of a parameter's state after the first step; none of optimizers that are not ours."""
+    if isinstance(optimizer, AdamW):
+        return {"step", "exp_avg", "exp_avg_sq"}
+    if isinstance(optimizer, RMSProp):
+        return {"square", "mean"} if optimizer.param_groups[0]["centered"] else {"square"}
+    return set()
 
 
 def clip_norm(grads: list[Tensor], max_norm: float) -> None:

@@ -97,6 +97,24 @@ def test_large_ensembles_run_one_network_at_a_time_with_equal_results(layer_norm
         assert torch.allclose(one, other)
 
 
+@pytest.mark.parametrize("copies", [None, 2])
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_large_batches_run_in_blocks_of_rows_with_equal_results(layer_norm, copies, monkeypatch):
+    torch.manual_seed(0)
+    net = MLP(3, (8, 4), 2, layer_norm, copies=copies).double()
+    ensemble = () if copies is None else (copies,)
+    x = torch.randn(*ensemble, 23, 3, dtype=torch.float64, requires_grad=True)
+    assert not mlp._block_rows(x)
+    whole = net(x), torch.autograd.grad(net(x).square().sum(), [x, *net.layers])
+    monkeypatch.setattr(mlp, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert mlp._block_rows(x) == 4
+    blocks = net(x), torch.autograd.grad(net(x).square().sum(), [x, *net.layers])
+    assert torch.allclose(whole[0], blocks[0])
+    for one, other in zip(whole[1], blocks[1], strict=True):
+        assert torch.allclose(one, other)
+
+
 @pytest.mark.parametrize("layer_norm", [False, True])
 def test_the_graph_that_a_compiler_traces_computes_the_same(layer_norm, monkeypatch):
     torch.manual_seed(0)

@@ -1,5 +1,11 @@
 """Troop: distributed reinforcement learning for PyTorch."""
 
+import os
+
+# Threads of OpenMP spin for a millisecond after each operation of torch, on cores that the simulator's threads
+# need. Let them sleep after some 20 us; libgomp reads this when torch is imported.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
 TYPE_CHECKING = False  # type checkers take it as True; importing typing would delay the command
 if TYPE_CHECKING:
     from troop.api import (

@@ -36,3 +36,11 @@ def with_threads(env: EnvConfig, threads: int) -> EnvConfig:
 def learner_threads() -> int:
     """Return half of the cores, at least one: the simulator steps on the others at the same time."""
     return max(1, cores() // 2)
+
+
+def alternating_threads() -> int:
+    """Return half of the cores, at least two: small networks are not faster on more.
+
+    For learners that wait while the simulator steps.
+    """
+    return min(cores(), max(2, cores() // 2))

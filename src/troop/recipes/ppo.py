@@ -12,7 +12,7 @@ from troop.core.system import System
 from troop.engines import Inline, Processes
 from troop.engines.runtime import cores
 from troop.experiment import Experiment
-from troop.recipes.env import learner_threads, resolve_atari, resolve_env, with_threads
+from troop.recipes.env import alternating_threads, resolve_atari, resolve_env, with_threads
 from troop.recipes.recipe import Recipe, RecipeArgs
 from troop.roles.parameter_server import SharedRMSPropConfig
 from troop.systems import A3C, OnPolicy
@@ -123,7 +123,7 @@ def on_policy_experiment(
         with_threads(env, cores()),
         PPOConfig(**with_divisible_minibatches(settings, env.envs)),
         OnPolicy(),
-        Inline(threads=learner_threads()),
+        Inline(threads=alternating_threads()),
         until=Until(minutes=minutes),
         device=args.device,
         recipe=name,

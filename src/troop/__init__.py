@@ -2,7 +2,7 @@
 
 import os
 
-# Threads of OpenMP spin for a millisecond after each operation of torch, on cores that the simulator's threads
+# Threads of OpenMP spin for a millisecond after each operation of torch, on cores that a simulator's threads
 # need. Let them sleep after some 20 us; libgomp reads this when torch is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 

@@ -200,27 +200,28 @@ class PPO(LearnerState):
         """
         cfg, distribution = self.cfg, self.policy.distribution
         outputs, value, _ = self.policy(rows.obs, rows.state, rows.started)
-        total = rows.weight.sum().clamp_min(1.0)
+        weight = rows.weight / rows.weight.sum().clamp_min(1.0)
 
         def mean(x: Tensor) -> Tensor:
-            return (x * rows.weight).sum() / total
+            return x @ weight
 
         advantage = rows.advantage
         log_prob = distribution.log_prob(outputs, rows.action)
         if cfg.clip:
             ratio = (log_prob - rows.log_prob).clamp_max(MAX_LOG_RATIO).exp()
-            clipped = torch.maximum(torch.minimum(ratio, 1 + clip), 1 - clip)
+            clipped = ratio.clamp(1 - clip, 1 + clip)
             policy_loss = -mean(torch.minimum(ratio * advantage, clipped * advantage))
             outside = mean(((ratio.detach() - 1).abs() > clip).float())
         else:
-            policy_loss, outside = -mean(log_prob * advantage), torch.zeros_like(total)
+            policy_loss, outside = -mean(log_prob * advantage), clip.new_zeros(())
         error = (value - rows.target).square()
         if cfg.value_clip:
             near = rows.value + (value - rows.value).clamp(-cfg.value_clip, cfg.value_clip)
             error = torch.maximum(error, (near - rows.target).square())
-        value_loss, entropy = 0.5 * mean(error), mean(distribution.entropy(outputs))
+        value_loss, fixed = 0.5 * mean(error), outputs.detach()
+        entropy = mean(distribution.entropy(outputs if cfg.entropy_coef else fixed))
         loss = policy_loss + cfg.value_coef * value_loss - cfg.entropy_coef * entropy
-        kl = mean(distribution.kl(rows.outputs, outputs.detach()))
+        kl = mean(distribution.kl(rows.outputs, fixed))
         return loss, (kl, outside, policy_loss.detach(), value_loss.detach(), entropy.detach())
 
     @torch.no_grad()
@@ -245,7 +246,8 @@ class PPO(LearnerState):
             "weight": valid,
         }
         if self.cfg.normalize_advantages == "batch":
-            rows["advantage"] = normalize(advantage, valid, self.peers)
+            normalized = normalize(advantage.flatten(), valid.flatten(), self.peers)
+            rows["advantage"] = normalized.view_as(advantage)
         flat: dict[str, Any] = {name: x.flatten(0, 1) for name, x in rows.items()}
         obs = {name: x[:-1].flatten(0, 1) for name, x in batch.obs.items()}
         return RolloutRows(obs, batch.action.flatten(0, 1), outputs=outputs, **flat)
@@ -375,13 +377,12 @@ def adapt_learning_rate(lr: float, kl: float, desired_kl: float, lr_max: float =
 
 
 def normalize(x: Tensor, weight: Tensor, peers: Peers) -> Tensor:
-    """Return (x - mean) / (std + 1e-8) over the rows with weight 1 of all copies of the learner."""
-    sums = peers.mean(torch.stack((weight.sum(), (x * weight).sum()))) * peers.size
-    count, total = sums[0].clamp_min(2.0), sums[1]
-    mean = total / count
-    squares = peers.mean(((x - mean).square() * weight).sum()) * peers.size
-    std = (squares / (count - 1)).sqrt()
-    return (x - mean) / (std + 1e-8)
+    """Return (x [N] - mean) / (std + 1e-8) over the rows with weight 1 of all copies of the learner."""
+    count, total = (peers.mean(torch.stack((weight.sum(), x @ weight))) * peers.size).unbind()
+    count = count.clamp_min(2.0)
+    centred = x - total / count
+    squares = peers.mean(centred.square() @ weight) * peers.size
+    return centred / ((squares / (count - 1)).sqrt() + 1e-8)
 
 
 def explained_variance(value: Tensor, target: Tensor, weight: Tensor) -> Tensor:
@@ -403,8 +404,8 @@ def select_rows(rows: RolloutRows, index: Tensor) -> RolloutRows:
     """Return the rows `index`."""
     names = ("action", "log_prob", "outputs", "value", "advantage", "target", "weight")
     return RolloutRows(
-        {name: x[index] for name, x in rows.obs.items()},
-        **{name: getattr(rows, name)[index] for name in names},
+        {name: x.index_select(0, index) for name, x in rows.obs.items()},
+        **{name: getattr(rows, name).index_select(0, index) for name in names},
     )
 
 

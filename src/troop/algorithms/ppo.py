@@ -82,7 +82,10 @@ class PPOConfig:
     separate_grad_clip: bool = False
     """Clip the gradients of actor and critic separately; for networks without shared layers."""
     desired_kl: float = bounded(0.0, low=0)
-    """Above 0: adapt the learning rate after each minibatch, so that the KL divergence stays near this."""
+    """Above 0: adapt the learning rate, so that the KL divergence of an update stays near this."""
+    adapt_lr: Literal["minibatch", "update"] = "minibatch"
+    """When the learning rate adapts: after each minibatch (Rudin et al. 2022), or once after all of them, so
+    that all minibatches of an update count alike."""
     lr_max: float | None = bounded(None, low=LR_MIN)
     """Highest adapted learning rate; None: 1e-2, with images 1e-3."""
     anneal_steps: int = bounded(0, low=0)
@@ -107,8 +110,8 @@ class PPOConfig:
     """Torso for images; auto is nature from 36x36 pixels on, else small. Or your own network as
     module:function."""
     log_std_init: float | None = 0.0
-    """Initial log standard deviation of continuous actions, which are in [-1, 1]; None: that of noise of
-    expected squared length 1, -0.5 log(number of actions)."""
+    """Initial log standard deviation of continuous actions, which are in [-1, 1]; None: -0.25
+    log(number of actions), so that the noise of many joints does not add up to large motions."""
     compile: bool = False
     """Compile the loss with torch.compile."""
 
@@ -268,17 +271,19 @@ class PPO(LearnerState):
         clip = torch.tensor(self.cfg.clip * (self.lr_fraction if self.cfg.anneal_clip else 1.0))
         metrics: dict[str, Tensor] = {}
         steps, skipped = 0, torch.zeros(())
+        divergence = torch.zeros(())  # of the last minibatch but the first, at which it is 0
         for minibatch in self.minibatches(rows, batch):
             grads, _, (kl, outside, policy_loss, value_loss, entropy) = self.value_and_grad(
                 self.with_normalized_advantages(minibatch), clip.to(self.device)
             )
             if self.cfg.target_kl or self.cfg.desired_kl:
                 kl = self.peers.mean(kl)  # all copies take the same decision
+            divergence = kl if steps else divergence
             if self.cfg.target_kl and kl > self.cfg.target_kl:
                 break
             skipped = skipped + self.optimizer.step(grads, policy_loss + value_loss)
-            if steps:  # at the first minibatch the divergence is 0 but for rounding
-                self._adapt_learning_rate(kl)
+            if self.cfg.adapt_lr == "minibatch":
+                self._adapt_learning_rate(divergence)
             steps += 1
             metrics = {
                 "loss/policy": policy_loss,
@@ -287,6 +292,8 @@ class PPO(LearnerState):
                 "policy/kl": kl,
                 "policy/clip_fraction": outside,
             }
+        if self.cfg.adapt_lr == "update":
+            self._adapt_learning_rate(divergence)
         self.env_steps += round(float(self.peers.mean(rows.weight.sum())) * self.peers.size)
         if normalizer is not None:
             self.merge_observations(batch)

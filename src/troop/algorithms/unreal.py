@@ -111,8 +111,8 @@ class UnrealConfig:
     torso_features: int = bounded(256, low=1)
     """Width of the layer after the torsos."""
     log_std_init: float | None = 0.0
-    """Initial log standard deviation of continuous actions, which are in [-1, 1]; None: that of noise of
-    expected squared length 1, -0.5 log(number of actions)."""
+    """Initial log standard deviation of continuous actions, which are in [-1, 1]; None: -0.25
+    log(number of actions), so that the noise of many joints does not add up to large motions."""
     compile: bool = False
     """Compile the loss with torch.compile."""
 

@@ -23,7 +23,7 @@ ATARI_STEPS = 10_000_000  # 40 million frames
 # Small networks for CPUs; the measurements are in docs/explanation/results/on-policy.md. The learning rate
 # follows the KL divergence, so that neither the scale of the task nor the length of the run decides it; it
 # changes between updates only, because within one it would rise and fall by a factor of a hundred. With gamma
-# 0.99 LunarLander takes twice as long, with 0.999 HalfCheetah. Noise of standard deviation 1 on six joints throws
+# 0.99 LunarLander takes twice as long, with 0.999 HalfCheetah. Noise of deviation 1 on six joints throws
 # HalfCheetah onto its back, noise of 0.4 leaves Walker in a slow gait and on a single action does not find
 # MountainCar's goal: the initial noise depends on the number of actions, and an entropy bonus keeps it up.
 SMALL: dict[str, Any] = {

@@ -19,7 +19,7 @@ RESULT = "result: "  # begins the line that the parent process reads
 
 @dataclass(frozen=True)
 class Workload:
-    """One task with the settings that all libraries share; the defaults are those of Troop's `ppo`."""
+    """One task with the settings that all libraries share; networks and passes are those of Troop's `ppo`."""
 
     task: str
     envs: int = 64

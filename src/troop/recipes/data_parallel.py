@@ -51,7 +51,7 @@ def dd_ppo(args: RecipeArgs) -> Experiment[Trajectory]:
         rollouts = OnPolicy(recreate_every=0)  # games are long: a resumed run starts new ones
     else:
         env, _ = resolve_env(args, DEFAULT_ENV, SMALL_ENVS)
-        settings, until, rollouts = SMALL, Until(minutes=10), OnPolicy()
+        settings, until, rollouts = SMALL | {"minibatches": 8}, Until(minutes=10), OnPolicy()
     return Experiment(
         with_threads(env, 1),
         PPOConfig(**with_divisible_minibatches(settings, env.envs)),

@@ -48,7 +48,7 @@ def forward_layers(x: Tensor, norm: bool, activation: Activation, *parameters: T
         networks = zip(x, *parameters, strict=True)
         return torch.stack([forward_layers(own, norm, activation, *parts) for own, *parts in networks])
     if rows := _block_rows(x):
-        blocks = x.split(rows, dim=-2)
+        blocks = torch.split(x, rows, dim=-2)
         return torch.cat([forward_layers(block, norm, activation, *parameters) for block in blocks], dim=-2)
     per_layer, last = (4 if norm else 2), len(parameters) - 2
     for first in range(0, last, per_layer):

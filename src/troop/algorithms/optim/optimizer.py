@@ -175,7 +175,7 @@ def moment_names(optimizer: Optimizer) -> set[str]:
 
 def clip_norm(grad: Tensor, max_norm: float) -> Tensor:
     """Scale the gradient in place so that its norm is at most `max_norm`; return its norm before."""
-    norm = torch.linalg.vector_norm(grad)
+    norm: Tensor = torch.linalg.vector_norm(grad)
     grad.mul_((max_norm / (norm + 1e-6)).clamp_max_(1.0))
     return norm
 

@@ -52,7 +52,7 @@ INVALID = [
     ),
     (
         ["train", "ppo", "--rollout-length", "7", "--minibatches", "5"],
-        "448 rows of a batch of 7 steps of 64 env streams; 2, 4, 7",
+        "896 rows of a batch of 7 steps of 128 env streams; 2, 4, 7",
     ),
     (["train", "ppo-lstm", "--envs", "6", "--minibatches", "4"], "the 6 env streams of a batch of 64 steps"),
     (

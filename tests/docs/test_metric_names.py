@@ -17,7 +17,7 @@ RUNS = {  # system: recipe, env, env steps, engine
     "apex with r2d2": ("r2d2", "Cue-v0", 3000, "inline"),
     "gorila": ("gorila-dqn", "CartPole-v1", 1300, "inline"),
     "pql": ("pql", "toy:PointMass", 1200, "inline"),
-    "on-policy": ("ppo", "CartPole-v1", 13_000, "inline"),
+    "on-policy": ("ppo", "CartPole-v1", 26_000, "inline"),
     "on-policy with unreal": ("unreal", "Catch-v0", 2000, "inline"),
     "a3c": ("a3c", "CartPole-v1", 1000, "inline"),
     "impala": ("impala", "CartPole-v1", 3000, "inline"),

@@ -25,6 +25,7 @@ from troop.functional.vtrace import vtrace
 
 STEPS, STREAMS = 128, 1024  # of the advantages
 ROWS, HIDDEN, OBS_WIDTH, ACTIONS = 32_768, (256, 256, 256), 24, 6  # of the update
+LOOPS = [("HalfCheetah-v5", "ppo"), ("Pong-v5", "ppo"), ("Pong-v5", "ppo-atari")]
 LOOP_ROUNDS, LOOP_SECONDS = 4, 6.0
 
 
@@ -176,7 +177,7 @@ def run(threads: int = 0, env: str | None = None, report: Report = ignore) -> li
     prepare(threads or cores())
     report("advantages and updates of PPO")
     results = advantages() + updates()
-    loops = [(env, "ppo")] if env else [("HalfCheetah-v5", "ppo"), ("Pong-v5", "ppo-atari")]
+    loops = [(env, "ppo")] if env else LOOPS
     for name, recipe in loops:
         report(f"{recipe} on {name}")
         results.append(loop(name, recipe))

@@ -1,5 +1,6 @@
 """Process settings."""
 
+import os
 import subprocess
 import sys
 
@@ -23,3 +24,11 @@ def test_default_threads_are_those_of_openmp(monkeypatch):
         assert default_threads() == expected
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert default_threads() == cores()
+
+
+def test_importing_troop_lets_idle_threads_of_torch_sleep_early():
+    code = "import os, sys, troop; assert 'torch' not in sys.modules; print(os.environ['GOMP_SPINCOUNT'])"
+    own = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    for environ, expected in ((own, "10000"), (own | {"GOMP_SPINCOUNT": "7"}, "7")):
+        done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, check=True)
+        assert done.stdout.decode().strip() == expected

@@ -16,7 +16,7 @@ from troop.nets.activations import Activation, activate
 # (docs/explanation/results/benchmarks.md).
 BATCHED_PRODUCT_LIMIT = 512 * 256
 # Rows per thread of the blocks into which larger inputs are divided on a CPU: the activations of a block stay
-# in the cache from one operation to the next. PPO's update of 32,768 rows takes two thirds of the time.
+# in the cache from one operation to the next. PPO's update of 32,768 rows takes a tenth less time.
 BLOCK_ROWS = 512
 MIN_BLOCKS = 4  # below as many blocks the whole input is not slower
 

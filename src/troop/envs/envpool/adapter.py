@@ -24,6 +24,7 @@ from troop.core.numpy_env import NumPyEnv, NumPyObs, NumPyStep, first_step
 from troop.envs.actions import ActionConverter, convert_action_space
 from troop.envs.envpool import atari, playground
 from troop.envs.envpool.lazy_import import import_envpool
+from troop.envs.envpool.simulator_threads import affinity_options, without_wakeup_preemption
 from troop.envs.envpool.slim_assets import slim_base_path
 from troop.envs.envpool.spaces import observation_arrays, omitted_keys
 from troop.envs.envpool.task_spec import envpool_spec
@@ -193,14 +194,16 @@ class EnvPoolEnv:
 
     def _build(self, seed: int) -> None:
         self.close()
-        options = {"base_path": self._layout.base_path, **dict(self.cfg.options), **self._options}
-        self.pool = _make_pool(
-            self.cfg.id,
-            num_envs=self.spec.envs,
-            num_threads=self.cfg.threads,
-            seed=hash_seed(seed),
-            **options,
-        )
+        options = {"base_path": self._layout.base_path, **affinity_options(self.cfg.threads)}
+        options |= {**dict(self.cfg.options), **self._options}
+        with without_wakeup_preemption():
+            self.pool = _make_pool(
+                self.cfg.id,
+                num_envs=self.spec.envs,
+                num_threads=self.cfg.threads,
+                seed=hash_seed(seed),
+                **options,
+            )
         self._seed, self._used = seed, False
         self._ended = np.zeros_like(self._ended)
 

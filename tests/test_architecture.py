@@ -46,8 +46,10 @@ MAY_IMPORT_ALL = {
     "export",
     "recipes",
     "run_recorder",
+    "start_notes",
     "suites",
     "trained_policy",
+    "trajectory_memory",
 }
 ONLY_UNDER = {
     "ray": "engines",

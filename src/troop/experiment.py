@@ -48,6 +48,8 @@ from troop.roles.update_schedule import UpdateSchedule
 from troop.runs import files
 from troop.runs.checkpoint import LoadedCheckpoint, load_newest
 from troop.runs.directory import RunDirectory, default_path
+from troop.start_notes import annealing_notes, start_notes
+from troop.trajectory_memory import check_trajectory_memory
 
 B = TypeVar("B")  # the batch type: Transition
 
@@ -197,24 +199,6 @@ class Experiment(Generic[B]):
         if is_outside(self.algorithm):
             check_algorithm(self.algorithm, self.env)
 
-    def unread_observations(self) -> list[str]:
-        """Return a sentence for each observation of the env that the policy and the critics do not read."""
-        spec = self.env.spec
-        sentences = [
-            f"the observation '{name}' of {spec.id} is a text and is not read" for name in spec.omitted
-        ]
-        unread = getattr(self.algorithm, "unread_observations", None)
-        name = type(self.algorithm).__name__.removesuffix("Config")
-        unread_names = unread(spec) if unread else []
-        return sentences + [
-            f"{name} does not read the observation '{each}' of {spec.id}" for each in unread_names
-        ]
-
-    def start_notes(self) -> list[str]:
-        """Return what the user should know before the run: unread observations, parts that do not apply."""
-        notes = getattr(self.algorithm, "notes", None)
-        return self.unread_observations() + (notes(self.env.spec) if notes else [])
-
     def settings(self) -> RunSettings:
         """Return the settings that the system needs besides algorithm and env."""
         return RunSettings(self.seed, self.device, self.evaluation, self.deterministic, self.until.minutes)
@@ -223,6 +207,7 @@ class Experiment(Generic[B]):
         """Return the roles, not built yet; raise BadInput or SetupProblem if they cannot run."""
         reject_run_during_import()
         self.check()
+        check_trajectory_memory(self)
         check_env_memory(self)
         program = self.system.program(self.algorithm, self.env, self.settings())
         self.engine.check(program)
@@ -236,7 +221,7 @@ class Experiment(Generic[B]):
         path = Path(path) if path is not None else default_path(self.recipe or "run", self.env.id, self.seed)
         with RunDirectory.create(path) as directory:
             directory.write_config(self.to_dict())
-            return self._run(program, directory, None, quiet, console, self.start_notes())
+            return self._run(program, directory, None, quiet, console, start_notes(self))
 
     def resume(self, directory: RunDirectory, quiet: bool = False, console: Console | None = None) -> Result:
         """Continue from the newest valid checkpoint of a locked run directory; without one, start again."""
@@ -252,6 +237,7 @@ class Experiment(Generic[B]):
         directory.write_config(self.to_dict())
         checkpoint = Checkpoint(counters, loaded.state)
         notes = [*(f"skipped {text}" for text in loaded.skipped), f"continues from {loaded}"]
+        notes += annealing_notes(self)
         return self._run(program, directory, checkpoint, quiet, console, notes)
 
     def _run(

@@ -74,7 +74,8 @@ class RunRecorder:
         self.evaluation: dict[str, float] = {}
         self.recent_counters: deque[Counters] = deque([start or Counters()], maxlen=SPLIT_WINDOW)
         self.newest_counters = self.recent_counters[0]
-        self.saturation, self.memory_growth, self.usage = SaturationMonitor(), MemoryGrowth(), ProcessUsage()
+        self.saturation = SaturationMonitor(experiment.algorithm)
+        self.memory_growth, self.usage = MemoryGrowth(), ProcessUsage()
         self.working_roles: list[RoleGroup] = []  # as of the last line in which they were not paused
         self._stalled_s = 0  # seconds without a step, if there was none for long
         self._signals = StopSignals(self._exit_at_once)

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from troop.algorithms import APPOConfig, PPOConfig
+from troop.algorithms import APPOConfig, ImpalaConfig, PPOConfig
 from troop.algorithms.actor_critic_policy import evaluate_trajectory
 from troop.algorithms.appo import adapt_kl_coef, adapt_learning_rate
 from troop.core.batch import join_trajectories
@@ -58,8 +58,10 @@ def test_clip_ranges():
     assert APPOConfig(clip_against="target", clip=0.4).clip_range == pytest.approx((0.6, 1.4))
 
 
-def test_without_lag_the_gradient_of_the_first_epoch_is_that_of_ppo():
+@pytest.mark.parametrize("advantages, gae_lambda", [("gae", 0.95), ("vtrace", 1.0)])
+def test_without_lag_the_gradient_of_the_first_epoch_is_that_of_ppo(advantages, gae_lambda):
     settings = {
+        "gae_lambda": gae_lambda,
         "rollout_length": 8,
         "epochs": 1,
         "minibatches": 1,
@@ -67,7 +69,7 @@ def test_without_lag_the_gradient_of_the_first_epoch_is_that_of_ppo():
         "value_coef": 0.5,
         **PLAIN,
     }
-    learner, batch = rollout(APPOConfig(advantages="gae", value_clip=0.0, **settings), ENV)
+    learner, batch = rollout(APPOConfig(advantages=advantages, value_clip=0.0, **settings), ENV)
     ppo = PPOConfig(normalize_advantages="batch", **settings).algorithm(ENV.spec)
     ppo.policy.load_state_dict(learner.policy.state_dict())
     rows = ppo.prepare(batch)
@@ -303,3 +305,20 @@ def test_a_saved_learner_continues_equal(kind, core):
         each.update(batch)
     for one, two in zip(learner.policy.parameters(), other.policy.parameters(), strict=True):
         assert torch.equal(one, two)
+
+
+def test_the_learning_rate_falls_linearly_to_zero():
+    learner, batch = rollout(APPOConfig(rollout_length=8, anneal_steps=480, **PLAIN), ENV)
+    for expected in (1.0, 0.9, 0.8):
+        learner.update(batch)
+        assert learner.lr == pytest.approx(learner.cfg.lr * expected)
+    restored = learner.cfg.algorithm(ENV.spec)
+    restored.load_state_dict(learner.state_dict())
+    restored.update(batch)
+    assert restored.lr == pytest.approx(learner.cfg.lr * 0.7)
+
+
+@pytest.mark.parametrize("config", [APPOConfig(rho_bar=0.5), ImpalaConfig(rho_bar=0.5)])
+def test_thresholds_for_which_vtrace_is_not_proved_are_refused(config):
+    reason = config.unsupported_reason(ENV.spec)
+    assert reason is not None and "--rho-bar 0.5" in reason and "--c-bar 1" in reason

@@ -9,6 +9,7 @@ import torch
 from td3_cases import PLAIN, batch, different_paths, learner, weights
 
 from troop.algorithms.optim.optimizer import OptimizerConfig
+from troop.algorithms.optim.statistics import merge_batch
 from troop.core.peers import NO_PEERS
 
 
@@ -186,3 +187,19 @@ def test_state_without_a_moment_is_rejected_when_it_is_loaded(kind):
     del state["moments"]["0"][name]
     with pytest.raises(ValueError, match=f"no {name}"):
         optimizer.load_state_dict(state)
+
+
+def test_shared_statistics_are_on_one_device():
+    class Statistics:
+        count = mean = var = torch.zeros(1, device="meta")
+
+        def update(self, x, weight):
+            return self.mean, self.var
+
+    class Recording:
+        def merge_moments(self, name, batch, own):
+            self.devices = {x.device.type for x in batch.as_dict().values() if x is not None}
+
+    peers = Recording()
+    merge_batch(Statistics(), torch.zeros(3, 1), 1, peers)
+    assert peers.devices == {"meta"}  # which stands for a GPU: torch.cat refuses tensors of two devices

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from troop.algorithms.actor_critic_policy import evaluate_trajectory
-from troop.algorithms.ppo import PPOConfig, adapt_learning_rate, explained_variance
+from troop.algorithms.ppo import PPOConfig, adapt_learning_rate, clip_groups, explained_variance
 from troop.core.batch import TrajectorySpec
 from troop.core.env import Continuous, Discrete, EnvSpec, Field, Step
 from troop.envs import Toy
@@ -363,9 +363,10 @@ def test_the_learning_rate_can_adapt_once_per_update(desired_kl, factor):
         assert learner.lr == pytest.approx(expected * learner.cfg.lr)
 
 
-def test_an_update_that_stops_early_lowers_the_learning_rate():
-    settings = {"rollout_length": 8, "epochs": 3, "desired_kl": 1e-9, "target_kl": 1e-8, "adapt_lr": "update"}
-    learner, batch = rollout(PPOConfig(minibatches=2, **settings, **PLAIN))
+@pytest.mark.parametrize("adapt_lr", ["update", "minibatch"])
+def test_an_update_that_stops_early_lowers_the_learning_rate(adapt_lr):
+    settings = {"rollout_length": 8, "epochs": 3, "desired_kl": 1e-9, "target_kl": 1e-8}
+    learner, batch = rollout(PPOConfig(minibatches=2, adapt_lr=adapt_lr, **settings, **PLAIN))
     result = learner.update(batch)
     assert float(result.metrics["policy/gradient_steps"]) < 6
     assert learner.lr == pytest.approx(learner.cfg.lr / 1.5)
@@ -492,3 +493,44 @@ def test_the_initial_noise_of_an_action_falls_with_the_number_of_actions(actions
     policy = PPOConfig(log_std_init=None).policy(env)
     assert policy.log_std.exp().square().sum().item() == pytest.approx(math.sqrt(actions))
     assert PPOConfig(log_std_init=-1.0).policy(env).log_std.tolist() == [-1.0] * actions
+
+
+def test_a_core_without_hidden_layers_reads_the_observations():
+    config = PPOConfig(rollout_length=8, minibatches=1, hidden=(), core="gru", core_size=4)
+    learner, batch = rollout(config)
+    learner.update(batch)
+    assert learner.policy.net.shared_layer is None
+
+
+def test_a_clip_range_that_cannot_fall_is_refused():
+    reason = PPOConfig(anneal_clip=True).unsupported_reason(Toy("PointMass", 2).spec)
+    assert reason is not None and "--anneal-steps" in reason
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_gradients_of_actor_and_critic_are_clipped_together_or_apart(separate):
+    config = PPOConfig(
+        rollout_length=8, max_grad_norm=1e-3, separate_grad_clip=separate, optimizer="adam", **PLAIN
+    )
+    learner, batch = rollout(config)
+    rows = learner.prepare(batch)
+    grads, _, _ = learner.value_and_grad(rows, torch.tensor(0.2))
+    learner.optimizer.step(grads, torch.zeros(()))
+    norms = [
+        torch.stack([learner.optimizer._grads[index].norm() for index in group]).norm().item()
+        for group in clip_groups(learner.policy)
+    ]
+    if separate:
+        assert norms == pytest.approx([1e-3, 1e-3], rel=1e-3)
+    else:
+        assert math.hypot(*norms) == pytest.approx(1e-3, rel=1e-3) and min(norms) < 0.999e-3
+
+
+def test_advantages_can_be_normalized_over_the_batch():
+    learner, batch = rollout(PPOConfig(rollout_length=8, normalize_advantages="batch", **PLAIN))
+    raw, _ = rollout(PPOConfig(rollout_length=8, normalize_advantages="none", **PLAIN))
+    raw.policy.load_state_dict(learner.policy.state_dict())
+    valid = batch.valid.flatten()
+    expected = raw.prepare(batch).advantage[valid]
+    expected = (expected - expected.mean()) / expected.std()
+    assert torch.allclose(learner.prepare(batch).advantage[valid], expected, atol=1e-4)

@@ -14,6 +14,7 @@ from troop.envs import Gymnasium
 from troop.experiment import Experiment
 from troop.roles.update_schedule import UpdateSchedule
 from troop.runs.summary import Summary
+from troop.start_notes import unread_observations
 from troop.systems import Sync
 
 
@@ -67,7 +68,7 @@ def test_doctor_names_observations_that_are_not_read(monkeypatch, capsys):
 
 def test_a_text_observation_of_minigrid_is_named():
     pytest.importorskip("envpool")
-    sentences = api.make_experiment("dqn", "MiniGrid-Empty-5x5-v0").unread_observations()
+    sentences = unread_observations(api.make_experiment("dqn", "MiniGrid-Empty-5x5-v0"))
     assert sentences == ["the observation 'mission' of MiniGrid-Empty-5x5-v0 is a text and is not read"]
-    assert not api.make_experiment("dqn", "CartPole-v1").unread_observations()
-    assert api.make_experiment("flashsac", "Pendulum-v1", env__last_step=True).unread_observations()
+    assert not unread_observations(api.make_experiment("dqn", "CartPole-v1"))
+    assert unread_observations(api.make_experiment("flashsac", "Pendulum-v1", env__last_step=True))

@@ -24,7 +24,12 @@ from troop.algorithms.optim.optimizer import OptimizerConfig
 from troop.algorithms.optim.statistics import merge_batch
 from troop.algorithms.optim.target import copy_parameters, frozen_copy
 from troop.algorithms.optim.value_and_grad import value_and_grad
-from troop.algorithms.requirements import action_mask_reason, minibatch_reason, observation_reason
+from troop.algorithms.requirements import (
+    action_mask_reason,
+    minibatch_reason,
+    observation_reason,
+    truncation_reason,
+)
 from troop.core.algorithm import UpdateResult
 from troop.core.batch import Trajectory, TrajectorySpec
 from troop.core.config import bounded
@@ -67,9 +72,9 @@ class APPOConfig:
     """vtrace corrects for the lag of the data, in every minibatch with the current policy; gae does not."""
     gae_lambda: float = bounded(0.95, low=0, high=1)
     """Lambda of generalized advantage estimation, and of the traces of V-trace."""
-    rho_bar: float = bounded(1.0, low=0)
+    rho_bar: float = bounded(1.0, above=0)
     """Upper bound of the importance weights of TD errors."""
-    c_bar: float = bounded(1.0, low=0)
+    c_bar: float = bounded(1.0, above=0)
     """Upper bound of the importance weights of traces."""
     clip: float = bounded(0.1, above=0)
     """behaviour: the ratio is clipped to [1 / (1 + clip), 1 + clip]; target: to 1 +- clip."""
@@ -99,6 +104,8 @@ class APPOConfig:
     """Updates between copies of the policy into the target network; only with the target network."""
     lr: float = bounded(1e-4, above=0)
     """Learning rate of Adam."""
+    anneal_steps: int = bounded(0, low=0)
+    """Env steps over which the learning rate falls linearly to 0; 0 keeps it."""
     eps: float = bounded(1e-6, above=0)
     """Epsilon of Adam."""
     max_grad_norm: float = bounded(4.0, low=0)
@@ -173,7 +180,13 @@ class APPOConfig:
             return "--kl-target adapts --kl-coef, which is 0"
         if self.desired_kl and self.clip_against == "target":
             return "--desired-kl requires --clip-against behaviour; use --kl-target"
-        return observation_reason(spec, self.net, False) or action_mask_reason(spec)
+        if self.desired_kl and self.anneal_steps:
+            return "--desired-kl and --anneal-steps both set the learning rate; set one of them to 0"
+        return (
+            truncation_reason(self.rho_bar, self.c_bar)
+            or observation_reason(spec, self.net, False)
+            or action_mask_reason(spec)
+        )
 
     def indivisible_reason(self, streams: int) -> str | None:
         """Check that the env streams of a batch divide into minibatches."""
@@ -218,7 +231,7 @@ class APPO(LearnerState):
         config = OptimizerConfig(device, max_grad_norm=cfg.max_grad_norm, eps=cfg.eps)
         self.optimizer = config.build(self.policy, cfg.lr, peers)
         self.value_and_grad = value_and_grad(self.loss, self.policy.parameters(), device, cfg.compile)
-        self.updates, self.lr, self.kl_coef = 0, cfg.lr, cfg.kl_coef
+        self.updates, self.env_steps, self.lr, self.kl_coef = 0, 0, cfg.lr, cfg.kl_coef
 
     def loss(self, batch: Minibatch) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return -L_clip + value_coef L_value + entropy_coef L_explore + kl_coef KL, and metrics.
@@ -308,6 +321,9 @@ class APPO(LearnerState):
         normalizer, metrics = self.policy.normalizer, {}
         lag = self.updates - batch.extras["version"]
         weight = (batch.valid & (lag <= self.cfg.max_policy_lag)).float()
+        if self.cfg.anneal_steps:
+            self.lr = self.cfg.lr * max(0.0, 1 - self.env_steps / self.cfg.anneal_steps)
+            self.optimizer.set_learning_rate(self.lr)
         if normalizer is None or normalizer.count:
             skipped = torch.zeros(())
             names = ("loss/policy", "loss/critic", "policy/entropy", "policy/kl", "policy/clip_fraction")
@@ -319,9 +335,10 @@ class APPO(LearnerState):
             stale = (batch.valid.float() - weight).sum()
             metrics |= {"count/skipped_updates": skipped, "policy/stale_rows": stale}
             metrics |= self._adapt_kl_coef(metrics["policy/kl"])
-            if self.cfg.desired_kl:
+            if self.cfg.desired_kl or self.cfg.anneal_steps:
                 metrics["policy/learning_rate"] = torch.tensor(self.lr)
         self.updates += 1
+        self.env_steps += round(float(self.peers.mean(batch.valid.float().sum())) * self.peers.size)
         if normalizer is not None:
             x = self.policy.vector({name: x[:-1][batch.valid] for name, x in batch.obs.items()})
             assert x is not None
@@ -356,7 +373,7 @@ class APPO(LearnerState):
         """Return networks, optimizer, statistics, adapted coefficients and the number of updates."""
         scale = None if self.return_scale is None else self.return_scale.state_dict()
         target = None if self.target is None else self.target.state_dict()
-        adapted = {"lr": self.lr, "kl_coef": self.kl_coef}
+        adapted = {"lr": self.lr, "kl_coef": self.kl_coef, "env_steps": self.env_steps}
         return super().state_dict() | adapted | {"return_scale": scale, "target": target}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -366,6 +383,7 @@ class APPO(LearnerState):
             self.return_scale.load_state_dict(state["return_scale"])
         if self.target is not None and state["target"] is not None:
             self.target.load_state_dict(state["target"])
+        self.env_steps = int(state.get("env_steps", 0))
         if self.cfg.desired_kl:
             self.lr = float(state.get("lr", self.lr))
             self.optimizer.set_learning_rate(self.lr)

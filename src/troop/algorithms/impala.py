@@ -17,7 +17,7 @@ from troop.algorithms.optim.learner_state import LearnerState
 from troop.algorithms.optim.optimizer import OptimizerConfig, OptimizerKind
 from troop.algorithms.optim.statistics import merge_batch
 from troop.algorithms.optim.value_and_grad import value_and_grad
-from troop.algorithms.requirements import action_mask_reason, observation_reason
+from troop.algorithms.requirements import action_mask_reason, observation_reason, truncation_reason
 from troop.core.algorithm import UpdateResult
 from troop.core.batch import Trajectory, TrajectorySpec
 from troop.core.config import bounded
@@ -45,11 +45,11 @@ class ImpalaConfig:
     """Discount per step."""
     correction: Literal["vtrace", "none"] = "vtrace"
     """none treats the data as that of the current policy; for experiments."""
-    rho_bar: float = bounded(1.0, low=0)
+    rho_bar: float = bounded(1.0, above=0)
     """Upper bound of the importance weights of TD errors; it decides the fixed point of the values."""
-    c_bar: float = bounded(1.0, low=0)
+    c_bar: float = bounded(1.0, above=0)
     """Upper bound of the importance weights of traces; it decides the speed of learning."""
-    pg_rho_bar: float = bounded(1.0, low=0)
+    pg_rho_bar: float = bounded(1.0, above=0)
     """Upper bound of the importance weights of the policy gradient."""
     trace_lambda: float = bounded(1.0, low=0, high=1)
     """Multiplies the traces only (remark 2)."""
@@ -123,7 +123,11 @@ class ImpalaConfig:
 
     def unsupported_reason(self, spec: EnvSpec) -> str | None:
         """Check observations, actions and action masks."""
-        return observation_reason(spec, self.net, False) or action_mask_reason(spec)
+        return (
+            truncation_reason(self.rho_bar, self.c_bar)
+            or observation_reason(spec, self.net, False)
+            or action_mask_reason(spec)
+        )
 
     def policy(self, spec: EnvSpec) -> ActorCriticPolicy:
         """Build the policy alone, on the CPU."""

@@ -143,6 +143,8 @@ class PPOConfig:
             return "separate_grad_clip needs an actor and a critic without shared layers"
         if self.desired_kl and self.anneal_steps:
             return "--desired-kl and --anneal-steps both set the learning rate; set one of them to 0"
+        if self.anneal_clip and not self.anneal_steps:
+            return "--anneal-clip needs --anneal-steps above 0; without them pass --no-anneal-clip"
         return observation_reason(spec, self.net, False) or action_mask_reason(spec)
 
     def indivisible_reason(self, streams: int) -> str | None:
@@ -279,11 +281,13 @@ class PPO(LearnerState):
             if self.cfg.target_kl or self.cfg.desired_kl:
                 kl = self.peers.mean(kl)  # all copies take the same decision
             divergence = kl if steps else divergence
-            if self.cfg.target_kl and kl > self.cfg.target_kl:
-                break
-            skipped = skipped + self.optimizer.step(grads, policy_loss + value_loss)
+            stop = bool(self.cfg.target_kl) and bool(kl > self.cfg.target_kl)
+            if not stop:
+                skipped = skipped + self.optimizer.step(grads, policy_loss + value_loss)
             if self.cfg.adapt_lr == "minibatch":
                 self._adapt_learning_rate(divergence)
+            if stop:
+                break
             steps += 1
             metrics = {
                 "loss/policy": policy_loss,

@@ -61,6 +61,13 @@ def support_reason(atoms: int, v_min: float, v_max: float, normalize_rewards: bo
     return None
 
 
+def truncation_reason(rho_bar: float, c_bar: float) -> str | None:
+    """Require rho_bar >= c_bar, under which V-trace was proved to converge (Espeholt et al. 2018)."""
+    if rho_bar >= c_bar:
+        return None
+    return f"--rho-bar {rho_bar:g} is below --c-bar {c_bar:g}; V-trace needs rho_bar >= c_bar"
+
+
 def sequence_reason(length: int, overlap: int, burn_in: int) -> str | None:
     """Require burn-in <= overlap < length: else sequences leave steps out, or never advance."""
     if burn_in <= overlap < length:

@@ -119,6 +119,7 @@ def _estimate(recipe: str, env: str, envs: int | None, device: str, capacity: in
     from troop.core.batch import SequenceSpec, TrajectorySpec
     from troop.env_memory import bytes_per_copy, count_copies
     from troop.replay.storage.ring import Layout
+    from troop.start_notes import unread_observations
     from troop.systems import PQL, SEED
 
     experiment = api.make_experiment(recipe, env, envs, device)
@@ -128,7 +129,7 @@ def _estimate(recipe: str, env: str, envs: int | None, device: str, capacity: in
     layout = Layout.of(spec)
     shapes = {name: field.shape for name, field in spec.obs.items()}
     yield f"\n{recipe} on {spec.id}: {spec.envs} envs, observations {shapes}, {spec.action}"
-    for sentence in experiment.unread_observations():
+    for sentence in unread_observations(experiment):
         yield f"unread     {sentence}"
     experience = experiment.algorithm.experience
     store = "rollouts" if isinstance(experience, TrajectorySpec) else "replay"

@@ -32,7 +32,8 @@ from troop.runs.directory import CONFIG, RunDirectory
 from troop.runs.lock import Lock
 
 DEFAULT_SEEDS = 3
-SPEED_FIELDS = ("envs", "threads", "slim_assets")  # of an env: they do not change its episodes
+# Of an env: they change its speed or what the policy sees, not its episodes and their returns.
+NEUTRAL_FIELDS = ("envs", "threads", "slim_assets", "workers", "worker_limit_s", "last_step")
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ def _check_evaluation(experiments: dict[str, Experiment[Any]]) -> None:
 def _protocol(experiment: Experiment[Any]) -> dict[str, Any]:
     """Return the settings on which the return of an evaluated policy depends."""
     evaluation, env = experiment.evaluation, experiment.env.for_evaluation()
-    fields = {name: value for name, value in encode(env).items() if name not in SPEED_FIELDS}
+    fields = {name: value for name, value in encode(env).items() if name not in NEUTRAL_FIELDS}
     if "settings" in fields:
         fields["settings"] = sorted(fields["settings"])
     limit = evaluation.step_limit(env.spec)

@@ -64,7 +64,7 @@ class ActorCritic(nn.Module):
         elif self.encoder.images:
             self.shared_layer, features = nn.Linear(features, config.torso_features), config.torso_features
             hidden = ()
-        elif config.core != "none":
+        elif config.core != "none" and hidden:
             self.shared_layer, features = nn.Linear(features, hidden[0]), hidden[0]
             hidden = hidden[1:]
         self.core: RecurrentCore | StackedCore | None = None

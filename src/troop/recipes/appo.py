@@ -19,12 +19,13 @@ DEFAULT_ENV = "CartPole-v1"
 FRAMES = 200_000_000  # four per env step
 
 # Sample Factory 2, its preset for Atari games run asynchronously: rollouts of 128, four passes over four
-# minibatches of 256 steps.
+# minibatches of 256 steps; the learning rate falls to 0 within the run.
 ATARI: dict[str, Any] = {
     "rollout_length": 128,
     "epochs": 4,
     "minibatches": 4,
     "lr": 2.5e-4,
+    "anneal_steps": FRAMES // 4,
     "eps": 1e-5,
     "entropy_coef": 0.01,
     "max_grad_norm": 0.5,
@@ -37,12 +38,13 @@ ATARI_CPU: dict[str, Any] = ATARI | {
     "epochs": 2,
     "minibatches": 8,
     "lr": 5e-4,
+    "anneal_steps": 0,
     "clip": 0.2,
     "value_clip": 0.0,
     "net": "nips",
 }
-# RLlib's IMPACT: rollouts of 50, target network, clip 0.4, lambda 1, gradient norm 40; a circular buffer of
-# four batches, each used twice.
+# RLlib's IMPACT: batches of ten rollouts of 50, target network, clip 0.4, lambda 1, gradient norm 40; a
+# circular buffer of four batches, each used twice.
 IMPACT_ATARI: dict[str, Any] = {
     "clip_against": "target",
     "rollout_length": 50,
@@ -117,7 +119,7 @@ def appo_behaviour(args: RecipeArgs) -> Experiment[Trajectory]:
 
 def appo_impact(args: RecipeArgs) -> Experiment[Trajectory]:
     """Return the kind with a target network."""
-    return appo("appo-impact", args, IMPACT_ATARI, IMPACT_SMALL, atari_buffer=IMPACT_BUFFER)
+    return appo("appo-impact", args, IMPACT_ATARI, IMPACT_SMALL, atari_batch=10, atari_buffer=IMPACT_BUFFER)
 
 
 RECIPES = [

@@ -19,11 +19,14 @@ def resolve_env(args: RecipeArgs, default_env: str, default_envs: int) -> tuple[
     return env, family
 
 
-def resolve_atari(args: RecipeArgs, default_envs: int) -> EnvConfig:
-    """Return an Atari game as it is trained on: rewards clipped, a lost life ends the episode."""
+def resolve_atari(args: RecipeArgs, default_envs: int, clip_rewards: bool = True) -> EnvConfig:
+    """Return an Atari game as it is trained on: a lost life ends the episode.
+
+    Rewards are clipped by the env unless the algorithm does that (`--reward-clip` of IMPALA).
+    """
     env = envs.resolve(args.env or "Pong-v5", args.envs or default_envs)
     if isinstance(env, envs.EnvPool):
-        settings = envs.preprocessing(clip_rewards=True, terminal_on_life_loss=True)
+        settings = envs.preprocessing(clip_rewards=clip_rewards, terminal_on_life_loss=True)
         env = dataclasses.replace(env, settings=settings)
     return env
 

@@ -49,7 +49,7 @@ def impala(
     """Return the paper's settings for Atari games, small networks for other tasks; one actor per core."""
     actors = max(1, cores() - 1)
     if envs.family(args.env or default_env) == "atari":
-        env, settings, system = resolve_atari(args, 16), ATARI | atari, IMPALA(actors, batch_size=32)
+        env, settings, system = resolve_atari(args, 16, False), ATARI | atari, IMPALA(actors, batch_size=32)
         until = Until(env_steps=FRAMES // 4)
     else:
         env, _ = resolve_env(args, default_env, 16)
@@ -112,7 +112,7 @@ def monobeast(args: RecipeArgs) -> Experiment[Trajectory]:
         return reading_last_step(impala("monobeast", args, {}, MONOBEAST_SMALL))
     return reading_last_step(
         Experiment(
-            with_threads(resolve_atari(args, 1), 1),
+            with_threads(resolve_atari(args, 1, clip_rewards=False), 1),
             ImpalaConfig(**MONOBEAST, **MONOBEAST_CORE, anneal_steps=MONOBEAST_STEPS),
             IMPALA(4, batch_size=8, queue_size=1),
             Processes(),

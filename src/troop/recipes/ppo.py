@@ -191,7 +191,11 @@ def a3c(args: RecipeArgs) -> Experiment[Trajectory]:
     workers = min(16, max(2, cores()))
     if is_atari(args):
         env, settings = resolve_atari(args, 1), ASYNC | {"normalize_rewards": False, "net": "nips"}
-        rmsprop, until = SharedRMSPropConfig(), Until(env_steps=ATARI_STEPS)
+        # The paper sums gradients over the steps of a rollout, the loss here is their mean: epsilon within
+        # the root and the bound of the norm are divided to the same steps.
+        steps = settings["rollout_length"]
+        settings["max_grad_norm"] /= steps
+        rmsprop, until = SharedRMSPropConfig(eps=0.1 / steps**2), Until(env_steps=ATARI_STEPS)
     else:
         env, _ = resolve_env(args, DEFAULT_ENV, 4)
         settings, until = ASYNC, Until(minutes=10)

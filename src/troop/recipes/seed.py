@@ -65,7 +65,7 @@ def seed_vtrace(args: RecipeArgs) -> Experiment[Trajectory]:
         return small("seed-vtrace", args, {})
     return reading_last_step(
         Experiment(
-            with_threads(resolve_atari(args, 16), 1),
+            with_threads(resolve_atari(args, 16, clip_rewards=False), 1),
             ImpalaConfig(**PAPER),
             SEED(runners(), batch_size=32),
             Processes(),
@@ -82,7 +82,7 @@ def polybeast(args: RecipeArgs) -> Experiment[Trajectory]:
         return reading_last_step(small("polybeast", args, {}))
     return reading_last_step(
         Experiment(
-            with_threads(resolve_atari(args, 1), 1),
+            with_threads(resolve_atari(args, 1, clip_rewards=False), 1),
             ImpalaConfig(**POLYBEAST, anneal_steps=MONOBEAST_STEPS),
             SEED(4, batch_size=8),
             Processes(),

@@ -33,15 +33,20 @@ def title(suite: SuitePlan, tasks: list[TaskResult]) -> str:
 
 
 def answer(results: list[SuiteResult]) -> str:
-    """State in one sentence which recipe has the highest normalised return."""
+    """State in one sentence which recipe has the highest normalised return, if all have the same tasks."""
     if not results:
         return "No run is done yet."
+    if len({frozenset(task.env for task in result.tasks) for result in results}) > 1:
+        texts = [f"{result.label} {_iqm_of_tasks(result)}" for result in results]
+        return f"Not ranked, because the done runs are on different tasks: {', '.join(texts)}."
     first, *others = results
-    count = len(first.tasks)
-    text = (
-        f"Highest normalised return: {first.label}, {first.iqm:z.2f} (IQM of {count} task{'s' * (count > 1)})"
-    )
+    text = f"Highest normalised return: {first.label}, {_iqm_of_tasks(first)}"
     return f"{text}; next {others[0].label}, {others[0].iqm:z.2f}." if others else f"{text}."
+
+
+def _iqm_of_tasks(result: SuiteResult) -> str:
+    count = len(result.tasks)
+    return f"{result.iqm:z.2f} (IQM of {count} task{'s' * (count > 1)})"
 
 
 def suite_cells(results: list[SuiteResult], tasks: list[TaskResult]) -> list[list[str]]:

@@ -14,6 +14,7 @@ from troop.core.algorithm import AlgorithmConfig
 from troop.core.batch import Trajectory
 from troop.core.config import bounded
 from troop.core.env import EnvConfig
+from troop.core.errors import BadInput
 from troop.core.program import Program, build, derive_seed
 from troop.core.system import RunSettings
 from troop.roles.parameter_server import ParameterServer, SharedRMSPropConfig
@@ -42,6 +43,13 @@ class A3C:
         self, algorithm: AlgorithmConfig[Trajectory], env: EnvConfig, settings: RunSettings
     ) -> Program:
         """Workers call the servers; the evaluator pulls the policy of the first worker."""
+        for name in ("desired_kl", "anneal_steps"):
+            if getattr(algorithm, name, 0):
+                flag = name.replace("_", "-")
+                raise BadInput(
+                    f"--{flag} has no effect in A3C, whose parameter servers make the steps; set it to 0 and "
+                    "use --system.rmsprop.lr and --system.rmsprop.anneal-updates."
+                )
         program = Program("a3c")
         devices = parse_devices(self.devices, {f"worker{i}": settings.device for i in range(self.workers)})
         servers = [

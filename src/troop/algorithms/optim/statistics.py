@@ -14,7 +14,7 @@ def merge_batch(
 ) -> None:
     """Merge the rows of x [B, columns], counted `weight` times, into the statistics `name` of all copies."""
     mean, var = normalizer.update(x, weight)
-    batch = Moments(torch.tensor(float(len(x) * weight)), mean, var)
+    batch = Moments(torch.tensor(float(len(x) * weight), device=mean.device), mean, var)
     own = Moments(normalizer.count, normalizer.mean, normalizer.var)
     if (shared := peers.merge_moments(name, batch, own)) is not None:
         normalizer.load(shared.count, shared.mean, shared.var)

@@ -23,6 +23,8 @@ def count_copies(experiment: Experiment[Any]) -> tuple[int, int]:
     system: Any = experiment.system
     numbers = (getattr(system, name, None) for name in ("actors", "bundles", "workers", "runners"))
     collectors = next(filter(None, numbers), 1)
+    if getattr(system, "divide_among_workers", False):  # --envs is the total of all workers
+        collectors = 1
     return experiment.env.envs * int(collectors), experiment.evaluation.episodes
 
 

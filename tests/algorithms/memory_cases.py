@@ -80,31 +80,40 @@ def cell(weights, x, h):
     return h, e
 
 
-def features(weights, batch, name, burn_in, privileged):
-    """Return {(t, b): features} of the steps after the burn-in, and of their successors."""
+def features(weights, batch, name, cfg):
+    """Return {(t, b): features} of the steps after the burn-in, and of their successors.
+
+    `name` is "actor" or "critic": that of the stored state; critics also read the privileged observation.
+    """
     now, after = {}, {}
     finals = {int(i): row for row, i in enumerate(batch.final_index)}
 
-    def features_of(h, e, private):
-        return torch.cat((h, e, private)) if privileged else torch.cat((h, e))
+    def features_of(h, e, obs, private):
+        parts = [h, e]
+        if cfg.input_shortcut:
+            parts.append(obs)
+        if name == "critic":
+            parts.append(private)
+        return torch.cat(parts)
 
     for b in range(STREAMS):
         h = batch.state[name]["h"][b]
         for t in range(STEPS + 1):
             if batch.started[t, b]:
                 h = torch.zeros_like(h)
-            before = h
-            h, e = cell(weights, batch.obs["obs"][t, b], before)
-            h = h.detach() if t < burn_in else h
-            row = features_of(h, e, batch.obs["privileged"][t, b])
+            before, obs = h, batch.obs["obs"][t, b]
+            h, e = cell(weights, obs, before)
+            h = h.detach() if t < cfg.burn_in else h
+            row = features_of(h, e, obs, batch.obs["privileged"][t, b])
             if t < STEPS:
                 now[t, b] = row
             if t and (t - 1) * STREAMS + b not in finals:
                 after[t - 1, b] = row
             if t < STEPS and t * STREAMS + b in finals:
                 at = finals[t * STREAMS + b]
-                final_h, final_e = cell(weights, batch.final_obs["obs"][at], h)
-                after[t, b] = features_of(final_h, final_e, batch.final_obs["privileged"][at])
+                final_obs, final_private = (batch.final_obs[key][at] for key in ("obs", "privileged"))
+                final_h, final_e = cell(weights, final_obs, h)
+                after[t, b] = features_of(final_h, final_e, final_obs, final_private)
     return now, after
 
 
@@ -133,10 +142,10 @@ def n_step_target(batch, values, t, b, n):
     raise AssertionError
 
 
-def critic_loss(critic, targets, batch, burn_in):
+def critic_loss(critic, targets, batch, cfg):
     """Return the loss and the priority of each sequence."""
-    now, _ = features(critic, batch, "critic", burn_in, True)
-    steps, _ = steps_of(batch, burn_in)
+    now, _ = features(critic, batch, "critic", cfg)
+    steps, _ = steps_of(batch, cfg.burn_in)
     loss, errors = 0.0, {}
     for t, b in steps:
         x = torch.cat((now[t, b], batch.action[t, b]))

@@ -22,6 +22,7 @@ from memory_cases import (
 from troop.algorithms import TD3GRUConfig
 
 CONFIG = TD3GRUConfig(**SMALL)
+LOG_UNIFORM = replace(CONFIG, std_min=0.0, std_max=3.2, std_distribution="log_uniform")
 
 
 def learner_and_batch(config=CONFIG, seed=0):
@@ -32,8 +33,8 @@ def learner_and_batch(config=CONFIG, seed=0):
 
 def plain_targets(target_actor, target_critic, batch, cfg):
     """Return {(t, b): y} of all steps; draws the same noise as the learner."""
-    _, actor_next = features(target_actor, batch, "actor", cfg.burn_in, False)
-    _, critic_next = features(target_critic, batch, "critic", cfg.burn_in, True)
+    _, actor_next = features(target_actor, batch, "actor", cfg)
+    _, critic_next = features(target_critic, batch, "critic", cfg)
     _, every = steps_of(batch, cfg.burn_in)
     noise = (torch.randn(len(every), ACTIONS) * cfg.policy_noise).clamp(-cfg.noise_clip, cfg.noise_clip)
     values = {}
@@ -58,14 +59,14 @@ def plain_update(learner, batch, updates):
     )
     for update in range(1, updates + 1):
         targets = plain_targets(target_actor, target_critic, batch, cfg)
-        loss, priority = critic_loss(critic, targets, batch, cfg.burn_in)
+        loss, priority = critic_loss(critic, targets, batch, cfg)
         critic_adam.zero_grad()
         loss.backward()
         critic_adam.step()
         if update % cfg.policy_delay:
             continue
-        own, _ = features(actor, batch, "actor", cfg.burn_in, False)
-        others, _ = features(critic, batch, "critic", cfg.burn_in, True)
+        own, _ = features(actor, batch, "actor", cfg)
+        others, _ = features(critic, batch, "critic", cfg)
         steps, _ = steps_of(batch, cfg.burn_in)
         values = []
         for t, b in steps:
@@ -83,10 +84,15 @@ def plain_update(learner, batch, updates):
     return actor, critic, target_actor, target_critic, priority
 
 
-@pytest.mark.parametrize("burn_in, n_step, penalty", [(0, 1, 0.0), (3, 1, 0.0), (3, 3, 0.5)])
-def test_whole_updates_match_an_independent_version(burn_in, n_step, penalty):
-    settings = {"burn_in": burn_in, "n_step": n_step, "preactivation_penalty": penalty}
-    settings |= {"actor_init": 3.0} if penalty else {}  # some actions are saturated
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"burn_in": 0},
+        {"burn_in": 3, "input_shortcut": True},
+        {"n_step": 3, "preactivation_penalty": 0.5, "actor_init": 3.0},  # some actions are saturated
+    ],
+)
+def test_whole_updates_match_an_independent_version(settings):
     learner, batch = learner_and_batch(replace(CONFIG, **settings))
     torch.manual_seed(1)
     *expected, priority = plain_update(learner, batch, 4)
@@ -171,6 +177,15 @@ def test_exploration_noise_is_added_per_row_and_clipped():
     assert torch.allclose(action[2000:].square().mean(0), torch.tensor(1 / 3), atol=0.05)
 
 
+def test_each_episode_draws_its_noise():
+    cpu = torch.device("cpu")
+    drawn = replace(CONFIG, std_min=0.05, std_max=3.2).exploration.initial(20_000, cpu)
+    assert drawn.median() == pytest.approx(1.625, abs=0.05)  # the middle
+    drawn = replace(LOG_UNIFORM, std_min=0.05).exploration.initial(20_000, cpu)
+    assert drawn.min() >= 0.05 and drawn.max() <= 3.2
+    assert drawn.median() == pytest.approx(0.4, abs=0.02)  # the middle of the logarithms
+
+
 def test_held_noise_is_part_of_the_state():
     config = replace(CONFIG, noise_repeats=8)
     policy = config.policy(SPEC)
@@ -180,12 +195,13 @@ def test_held_noise_is_part_of_the_state():
 
 
 @pytest.mark.parametrize(
-    "settings, sentence",
+    "config, sentence",
     [
-        ({"overlap": 2}, "burn_in <= overlap < length, not 3, 2 and 8"),
-        ({"overlap": 8}, "not 3, 8 and 8"),
-        ({"std_min": 0.5}, "std_min 0.5 is above std_max 0.1"),
+        (replace(CONFIG, overlap=2), "burn_in <= overlap < length, not 3, 2 and 8"),
+        (replace(CONFIG, overlap=8), "not 3, 8 and 8"),
+        (replace(CONFIG, std_min=0.5), "std_min 0.5 is above std_max 0.1"),
+        (LOG_UNIFORM, "needs a std_min above 0"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(settings, sentence):
-    assert sentence in replace(CONFIG, **settings).unsupported_reason(SPEC)
+def test_settings_that_do_not_fit_are_refused(config, sentence):
+    assert sentence in config.unsupported_reason(SPEC)

@@ -484,14 +484,15 @@ _A2C = {
     "algorithm.max-grad-norm": Value(0.5),
     "env.envs": Value(16),
 }
+_MEAN_OF_FIVE = "of the mean over five steps, which the paper sums: the same steps"
 _A3C = {
     "algorithm.rollout-length": Value(5),
     "algorithm.gamma": Value(0.99),
     "algorithm.entropy-coef": Value(0.01),
-    "algorithm.max-grad-norm": Value(40.0, "of common implementations"),
+    "algorithm.max-grad-norm": Value(40.0, "of common implementations", reason=_MEAN_OF_FIVE),
     "algorithm.net": Value("nips", "16 filters 8x8, 32 filters 4x4"),
     "system.rmsprop.decay": Value(0.99),
-    "system.rmsprop.eps": Value(0.1),
+    "system.rmsprop.eps": Value(0.1, reason=_MEAN_OF_FIVE),
     "env.envs": Value(1),
 }
 _IMPALA = {
@@ -555,6 +556,8 @@ _NI = {
     "algorithm.tau": Value(0.005),
     "algorithm.embedding": Value(64, "32 for the observation, 16 each for last action and reward"),
     "algorithm.core-size": Value(128),
+    "algorithm.input-shortcut": Value(False, "actor and critics read the observation through a layer"),
+    "algorithm.average-tau": Value(0.0, "the actor itself is evaluated"),
     "algorithm.actor-hidden": Value((256, 256)),
     "algorithm.critic-hidden": Value((256, 256)),
     "algorithm.actor-lr": Value(3e-4),
@@ -634,6 +637,7 @@ PAPERS: dict[str, Paper] = {
         | {
             "algorithm.policy-noise": Value(0.2),
             "algorithm.noise-clip": Value(0.5),
+            "algorithm.std-min": Value(0.1),
             "algorithm.std-max": Value(0.1),
             "algorithm.policy-delay": Value(1, "their code", "2 in TD3"),
         },
@@ -647,6 +651,9 @@ PAPERS: dict[str, Paper] = {
             "algorithm.alpha-init": Value(1.0, "where alpha is learned"),
             "algorithm.alpha-lr": Value(3e-4),
             "algorithm.target-entropy-ratio": Value(1.0),
+            "algorithm.log-std-min": Value(-20.0, "clamped there", "squashed by a tanh into [-5, 2]"),
+            "algorithm.log-std-max": Value(2.0),
+            "algorithm.noise-scale-max": Value(1.0, "actions are sampled from the policy"),
         },
     ),
     "sac": Paper("Haarnoja et al. 2018, SAC (arXiv 1812.05905), table 1", None, CUDA, _SAC),

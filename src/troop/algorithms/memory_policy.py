@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple
+from functools import partial
+from typing import Generic, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from troop.algorithms.optim import merge_batch
+from troop.algorithms.optim import AverageActor, merge_batch
 from troop.core.algorithm import Policy
 from troop.core.batch import State, Trajectory
 from troop.core.env import PRIVILEGED, Continuous, EnvSpec, Obs
@@ -28,19 +29,20 @@ class MemoryPolicy(Policy, Generic[Actor]):
 
     The policy holds the critics and advances both memories while acting, so that sequences are stored with
     the states of both. Memories read what the actor sees; critics also read the privileged observation of
-    the current step.
+    the current step. Rows that do not explore follow the averaged actor, if there is one: their actions and
+    the states of their actor's memory are computed by its weights.
     """
 
     def __init__(
         self,
         spec: EnvSpec,
+        make_memory: partial[Memory],
         make_actor: Callable[[int], Actor],
         critic: NetworkConfig,
         critics: int,
-        embedding: int,
-        core_size: int,
         noise_repeats: int,
         normalize_observations: bool,
+        average_tau: float,
     ) -> None:
         super().__init__()
         assert isinstance(spec.action, Continuous)
@@ -50,9 +52,10 @@ class MemoryPolicy(Policy, Generic[Actor]):
         self.normalize = normalize_observations
         privileged = spec.width(PRIVILEGED)
         inputs = self.encoder.columns - privileged
-        memory = Memory(inputs, embedding, core_size)
+        memory = make_memory(inputs)
         self.actor: MemoryActor[Actor] = MemoryActor(memory, make_actor(memory.features))
-        memory = Memory(inputs, embedding, core_size, privileged)
+        self.average_actor = AverageActor(self.actor, average_tau) if average_tau else None
+        memory = make_memory(inputs, appended=privileged)
         heads = Critics(memory.features + spec.action.size, critic, 1, critics)
         self.critic = MemoryCritics(memory, heads)
         self.held_noise = HeldNoise(spec.action.size, noise_repeats, spec.episode_limit)
@@ -67,13 +70,30 @@ class MemoryPolicy(Policy, Generic[Actor]):
         x = self.encoder.vector(obs, skip)
         return self.normalizer(x) if self.normalize else x
 
-    def advance(self, obs: Obs, state: State) -> tuple[Tensor, dict[str, CoreState]]:
-        """Return the actor's features [B, F] for one observation per row, and the next states of memories."""
+    @property
+    def averaged(self) -> MemoryActor[Actor]:
+        """The averaged actor; only with `average_tau`."""
+        assert self.average_actor is not None
+        return cast(MemoryActor[Actor], self.average_actor.actor)
+
+    def advance(
+        self, obs: Obs, state: State, exploring: Tensor
+    ) -> tuple[Tensor, Tensor | None, dict[str, CoreState]]:
+        """Return the features [B, F] of the actor and of the averaged one, and the next states of memories.
+
+        There is one observation per row; `exploring` [B]. The second features are None if no row needs them.
+        """
         assert state is not None
         x = self.inputs(obs, (PRIVILEGED,)).unsqueeze(0)
         features, actor = self.actor.memory(x, state["actor"])
         _, critic = self.critic.memory(x, state["critic"])
-        return features[0], {"actor": _entry(actor, 0), "critic": _entry(critic, 0)}
+        memories = {"actor": _entry(actor, 0), "critic": _entry(critic, 0)}
+        if self.average_actor is None or exploring.all():
+            return features[0], None, memories
+        averaged, states = self.averaged.memory(x, state["actor"])
+        own = exploring.unsqueeze(-1)
+        memories["actor"] = {name: torch.where(own, h[0], states[name][0]) for name, h in actor.items()}
+        return features[0], averaged[0], memories
 
 
 def merge_observations(policy: MemoryPolicy[Actor], batch: Trajectory, updates: int, peers: Peers) -> None:

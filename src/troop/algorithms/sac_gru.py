@@ -32,6 +32,7 @@ from troop.core.peers import NO_PEERS, Peers
 from troop.functional import repeated_noise, tanh_normal, td
 from troop.nets.activations import Activation
 from troop.nets.actors import GaussianActor
+from troop.nets.memory import Memory
 from troop.nets.network_config import NetworkConfig
 from troop.nets.temperature import Temperature
 
@@ -74,8 +75,13 @@ class SACGRUConfig:
     """Largest number of steps for which the noise of sampled actions is held, with P(k) proportional to k^-2
     (FlashSAC); 1 draws new noise in every step, which hardly moves a system with inertia; 0: a tenth of the
     time limit, in half of the envs."""
+    noise_scale_max: float = bounded(1.0, low=1)
+    """Each episode samples its actions with the policy's standard deviation times a factor from
+    [1, noise_scale_max], its logarithm drawn uniformly: it explores without entering the targets."""
     random_steps: int = bounded(0, low=0)
     """Env steps, over all envs of a collector, with uniformly random actions before the policy acts."""
+    average_tau: float = bounded(0.0, low=0, high=1)
+    """Evaluate a Polyak average of the actor, with this coefficient per actor update; 0: the actor itself."""
     priority_eta: float = bounded(0.9, low=0, high=1)
     """Priority of a sequence: this times the largest absolute TD error plus the rest times their mean."""
     normalize_observations: bool = False
@@ -86,6 +92,8 @@ class SACGRUConfig:
     """Width of the layer before a GRU; actor and critics also read it directly."""
     core_size: int = bounded(128, low=1)
     """Width of a GRU."""
+    input_shortcut: bool = False
+    """Actor and critics also read the inputs of their memory themselves, without a layer in between."""
     actor_hidden: tuple[int, ...] = bounded((256, 256), low=1)
     """Widths of the hidden layers of the actor after its GRU."""
     critic_hidden: tuple[int, ...] = bounded((256, 256), low=1)
@@ -111,9 +119,14 @@ class SACGRUConfig:
 
     @property
     def exploration(self) -> Exploration:
-        """1 for every env: actions are sampled from the policy, whose own standard deviation explores."""
-        sampled = PerEpisodeUniform(1.0, 1.0)
+        """The factor of the policy's standard deviation in each env: 1 samples from the policy itself."""
+        sampled = PerEpisodeUniform(1.0, self.noise_scale_max, logarithmic=True)
         return RandomStart(sampled, self.random_steps) if self.random_steps else sampled
+
+    @property
+    def memory(self) -> partial[Memory]:
+        """Build the memory of actor or critics from the number of its inputs."""
+        return partial(Memory, embedding=self.embedding, size=self.core_size, shortcut=self.input_shortcut)
 
     def network(self, hidden: tuple[int, ...]) -> NetworkConfig:
         """Return the architecture of a network with these hidden layers."""
@@ -155,30 +168,38 @@ class SACGRUPolicy(MemoryPolicy[GaussianActor]):
         )
         super().__init__(
             spec,
+            cfg.memory,
             make_actor,
             cfg.network(cfg.critic_hidden),
             cfg.critics,
-            cfg.embedding,
-            cfg.core_size,
             cfg.noise_repeats,
             cfg.normalize_observations,
+            cfg.average_tau,
         )
         self.action_size = spec.action.size
         self.temperature = Temperature(cfg.alpha_init)
 
     @torch.no_grad()
     def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
-        """Return sampled actions, tanh(mean) where `explore` [B] is 0, random ones where it is infinite."""
-        features, memories = self.advance(obs, state)
+        """Return tanh(mean + explore * std * N(0, I)); where `explore` [B] is infinite, random actions.
+
+        Where `explore` is 0, the mean is the averaged actor's.
+        """
+        exploring = explore > 0
+        features, averaged_features, memories = self.advance(obs, state, exploring)
         mean, log_std = self.actor.head(features)
+        if averaged_features is not None:
+            averaged, _ = self.averaged.head(averaged_features)
+            mean = torch.where(exploring.unsqueeze(-1), mean, averaged)
         action = mean.tanh()
         assert state is not None
         held = {"noise": state["noise"]} if "noise" in state else None
-        if explore.any():
-            exploring = explore > 0
-            noise, held = self.held_noise(held, exploring)
+        if exploring.any():
+            unscaled, held = self.held_noise(held, exploring)
+            random = explore.isinf()
+            noise = unscaled * torch.where(random, 1.0, explore).unsqueeze(-1)
             sampled = torch.addcmul(mean, log_std.exp(), noise).tanh()
-            sampled = torch.where(explore.isinf().unsqueeze(-1), repeated_noise.uniform(noise), sampled)
+            sampled = torch.where(random.unsqueeze(-1), repeated_noise.uniform(unscaled), sampled)
             action = torch.where(exploring.unsqueeze(-1), sampled, action)
         return PolicyOutput(action, memories | (held or {}))
 
@@ -253,9 +274,13 @@ class SACGRU(LearnerState):
         if self.updates % self.cfg.policy_delay == 0:
             grads, loss, (log_prob, saturation) = self.actor_value_and_grad(batch)
             metrics["count/skipped_updates"] = skipped + self.actor_optimizer.step(grads, loss)
+            if self.policy.average_actor is not None:
+                self.policy.average_actor.follow(self.actor)
             metrics |= {"loss/policy": loss, "policy/saturation": saturation}
             metrics |= self.update_temperature(log_prob)
         polyak_update(self.target_critic, self.critic, self.cfg.tau)
+        # A non-finite error of one sequence must not enter the replay's priorities.
+        priority = priority.nan_to_num(0.0, 0.0, 0.0)
         return UpdateResult(metrics, priority if batch.index is not None else None)
 
     def update_temperature(self, log_prob: Tensor) -> dict[str, Tensor]:

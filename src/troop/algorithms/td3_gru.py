@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ from troop.core.peers import NO_PEERS, Peers
 from troop.functional import repeated_noise, td
 from troop.nets.activations import Activation
 from troop.nets.actors import DeterministicActor
+from troop.nets.memory import Memory
 from troop.nets.network_config import NetworkConfig
 
 PREACTIVATION_LIMIT = 1.5  # |u| from which `preactivation_penalty` counts
@@ -67,11 +69,15 @@ class TD3GRUConfig:
     """Lower end of the exploration noise."""
     std_max: float = bounded(0.1, low=0)
     """Exploration noise: each env draws its standard deviation from this range at each episode start."""
+    std_distribution: Literal["uniform", "log_uniform"] = "uniform"
+    """Distribution of that draw; log_uniform: each factor of two is as frequent."""
     noise_repeats: int = bounded(1, low=0, high=10_000)
     """Largest number of steps for which noise is held, P(k) proportional to k^-2 (FlashSAC); 1: new noise in
     every step, which hardly moves a system with inertia; 0: a tenth of an episode, in half of the envs."""
     random_steps: int = bounded(0, low=0)
     """Env steps, over all envs of a collector, with uniformly random actions before the policy acts."""
+    average_tau: float = bounded(0.0, low=0, high=1)
+    """Evaluate a Polyak average of the actor, with this coefficient per actor update; 0: the actor itself."""
     priority_eta: float = bounded(0.9, low=0, high=1)
     """Priority of a sequence: this times the largest absolute TD error plus the rest times their mean."""
     normalize_observations: bool = False
@@ -82,6 +88,8 @@ class TD3GRUConfig:
     """Width of the layer before a GRU; actor and critics also read it directly."""
     core_size: int = bounded(128, low=1)
     """Width of a GRU."""
+    input_shortcut: bool = False
+    """Actor and critics also read the inputs of their memory themselves, without a layer in between."""
     actor_hidden: tuple[int, ...] = bounded((256, 256), low=1)
     """Widths of the hidden layers of the actor after its GRU."""
     critic_hidden: tuple[int, ...] = bounded((256, 256), low=1)
@@ -111,8 +119,15 @@ class TD3GRUConfig:
     @property
     def exploration(self) -> Exploration:
         """A standard deviation per env and episode."""
-        noise = PerEpisodeUniform(self.std_min, max(self.std_min, self.std_max))
+        noise = PerEpisodeUniform(
+            self.std_min, max(self.std_min, self.std_max), self.std_distribution == "log_uniform"
+        )
         return RandomStart(noise, self.random_steps) if self.random_steps else noise
+
+    @property
+    def memory(self) -> partial[Memory]:
+        """Build the memory of actor or critics from the number of its inputs."""
+        return partial(Memory, embedding=self.embedding, size=self.core_size, shortcut=self.input_shortcut)
 
     def network(self, hidden: tuple[int, ...]) -> NetworkConfig:
         """Return the architecture of a network with these hidden layers."""
@@ -126,6 +141,8 @@ class TD3GRUConfig:
         """Require continuous actions, vectors, std_min <= std_max and burn-in <= overlap < length."""
         if self.std_min > self.std_max:
             return f"std_min {self.std_min:g} is above std_max {self.std_max:g}"
+        if self.std_distribution == "log_uniform" and not self.std_min:
+            return "--std-distribution log_uniform needs a std_min above 0"
         return sequence_reason(self.sequence_length, self.overlap, self.burn_in) or continuous_control_reason(
             spec
         )
@@ -152,27 +169,32 @@ class TD3GRUPolicy(MemoryPolicy[DeterministicActor]):
         )
         super().__init__(
             spec,
+            cfg.memory,
             make_actor,
             cfg.network(cfg.critic_hidden),
             cfg.critics,
-            cfg.embedding,
-            cfg.core_size,
             cfg.noise_repeats,
             cfg.normalize_observations,
+            cfg.average_tau,
         )
 
     @torch.no_grad()
     def act(self, obs: Obs, state: State, explore: Tensor) -> PolicyOutput:
         """Return clip(pi(h) + explore * N(0, I), -1, 1); `explore` [B] is each row's standard deviation.
 
-        Where `explore` is infinite, the action is uniformly random in [-1, 1].
+        Where `explore` is infinite, the action is uniformly random in [-1, 1]; where it is 0, the averaged
+        actor's.
         """
-        features, memories = self.advance(obs, state)
+        exploring = explore > 0
+        features, averaged_features, memories = self.advance(obs, state, exploring)
         action: Tensor = self.actor.head(features)
+        if averaged_features is not None:
+            averaged = self.averaged.head(averaged_features)
+            action = torch.where(exploring.unsqueeze(-1), action, averaged)
         assert state is not None
         held = {"noise": state["noise"]} if "noise" in state else None
-        if explore.any():
-            noise, held = self.held_noise(held, explore > 0)
+        if exploring.any():
+            noise, held = self.held_noise(held, exploring)
             noisy = torch.addcmul(action, noise, explore.unsqueeze(-1)).clamp(-1, 1)
             random = explore.isinf().unsqueeze(-1)
             action = torch.where(random, repeated_noise.uniform(noise), noisy)
@@ -245,6 +267,10 @@ class TD3GRU(LearnerState):
             grads, loss, (saturation,) = self.actor_value_and_grad(batch)
             metrics["count/skipped_updates"] = skipped + self.actor_optimizer.step(grads, loss)
             metrics |= {"loss/policy": loss, "policy/saturation": saturation}
+            if self.policy.average_actor is not None:
+                self.policy.average_actor.follow(self.actor)
             polyak_update(self.target_critic, self.critic, self.cfg.tau)
             polyak_update(self.target_actor, self.actor, self.cfg.tau)
+        # A non-finite error of one sequence must not enter the replay's priorities.
+        priority = priority.nan_to_num(0.0, 0.0, 0.0)
         return UpdateResult(metrics, priority if batch.index is not None else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 import time
@@ -17,10 +18,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore  # where torch.distributed has them from
 
-from troop.core.program import GroupRef
+from troop.core.errors import BadInput
+from troop.core.program import GroupRef, Program, leaves
 from troop.engines.rpc.codec import address_of, pack
 from troop.engines.rpc.decode import unpack
 
+CUDA = re.compile(r"cuda(:\d+)?")
 SPIN_S = 0.002  # a member that waits for the others polls without a pause for this long
 
 
@@ -128,7 +131,7 @@ class DistributedGroup:
     @property
     def pause_requested(self) -> bool:
         """Whether the driver wants a pause to which the members have not agreed yet."""
-        return self._requested > self._agreed
+        return self._requested > max(self._agreed, self._resumed)
 
     def end_round(self) -> None:
         """Agree to the newest pause that the driver has requested from any member."""
@@ -178,3 +181,31 @@ def interface_towards(address: str) -> str:
         if any(entry.address == own for entry in addresses):
             return str(name)
     return ""
+
+
+def check_devices(program: Program) -> None:
+    """Raise BadInput if two members of a group on this machine have the same CUDA device: NCCL refuses that.
+
+    The devices of a member are those in its build. On Ray each member sees only its own GPUs, from cuda:0 on.
+    """
+    owners: dict[tuple[str, int], str] = {}
+    for name, node in program.nodes.items():
+        ref = node.group_ref
+        if ref is None or ref.size == 1:
+            continue
+        for device in sorted({x for x in leaves(node.build) if isinstance(x, str) and CUDA.fullmatch(x)}):
+            number = torch.device(device).index or 0
+            if (other := owners.setdefault((ref.group, number), name)) != name:
+                raise BadInput(
+                    f"{other} and {name} are both on cuda:{number}, but the members of a group need a CUDA "
+                    f"device each; use --system.devices {_example(program, ref.group)}, or fewer of them "
+                    f"(torch sees {torch.cuda.device_count()} CUDA devices)."
+                )
+
+
+def _example(program: Program, group: str) -> str:
+    """Return devices for the members of a group, at most eight, as --system.devices takes them."""
+    refs = {name: node.group_ref for name, node in program.nodes.items()}
+    members = [name for name, ref in refs.items() if ref is not None and ref.group == group]
+    entries = [f"{name}=cuda:{number}" for number, name in enumerate(members[:8])]
+    return ",".join(entries + ["..."] * (len(members) > 8))

@@ -19,11 +19,15 @@ class Memory(nn.Module):
     """A linear layer with ReLU and a GRU; the features of a step are the outputs of both.
 
     It reads the first `inputs` columns of observations; the next `appended` ones are features themselves.
+    With `shortcut` the first ones are features, too.
     """
 
-    def __init__(self, inputs: int, embedding: int, size: int, appended: int = 0) -> None:
+    def __init__(
+        self, inputs: int, embedding: int, size: int, appended: int = 0, shortcut: bool = False
+    ) -> None:
         super().__init__()
-        self.inputs, self.appended, self.features = inputs, appended, embedding + size + appended
+        self.inputs, self.copied = inputs, slice(0 if shortcut else inputs, inputs + appended)
+        self.features = embedding + size + self.copied.stop - self.copied.start
         self.embed = nn.Linear(inputs, embedding)
         self.core = RecurrentCore("gru", embedding, size)
 
@@ -38,8 +42,7 @@ class Memory(nn.Module):
         """
         embedded = functional.relu(self.embed(x[..., : self.inputs]))
         y, states = self.core(embedded, state, started)
-        appended = x[..., self.inputs : self.inputs + self.appended]
-        return torch.cat((y, embedded, appended), -1), states
+        return torch.cat((y, embedded, x[..., self.copied]), -1), states
 
 
 class MemoryActor(nn.Module, Generic[Actor]):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
+
+import torch
 
 from troop.algorithms import PPOConfig
 from troop.core.batch import Trajectory, Transition
@@ -39,13 +42,20 @@ PAPER_CORE: dict[str, Any] = {"core": "lstm", "core_size": 512, "core_layers": 2
 SMALL_ENVS = 32  # per worker
 
 
-def workers() -> int:
-    """Return one worker per core, at least two."""
-    return max(2, cores())
+def default_workers(args: RecipeArgs) -> int:
+    """Return one worker per CUDA device, at least one, or one per core of a CPU, at least two."""
+    return max(2, cores()) if args.on_cpu else max(1, torch.cuda.device_count())
+
+
+def sharing_workers(most: int, *totals: int) -> int:
+    """Return the largest number of workers up to `most` that divides all totals; `most` if only 1 does."""
+    shared = math.gcd(*totals)
+    fitting = max(count for count in range(1, most + 1) if shared % count == 0)
+    return fitting if fitting > 1 else most
 
 
 def dd_ppo(args: RecipeArgs) -> Experiment[Trajectory]:
-    """Return PPO's settings, on one worker per core."""
+    """Return PPO's settings, on one worker per core or CUDA device."""
     if is_atari(args):
         env, settings, until = resolve_atari(args, 4), ATARI, Until(env_steps=ATARI_STEPS)
         rollouts = OnPolicy(recreate_every=0)  # games are long: a resumed run starts new ones
@@ -55,7 +65,7 @@ def dd_ppo(args: RecipeArgs) -> Experiment[Trajectory]:
     return Experiment(
         with_threads(env, 1),
         PPOConfig(**with_divisible_minibatches(settings, env.envs)),
-        DataParallel(workers(), rollouts=rollouts),
+        DataParallel(default_workers(args), rollouts=rollouts),
         Processes(),
         until=until,
         device=args.device,
@@ -70,7 +80,7 @@ def dd_ppo_paper(args: RecipeArgs) -> Experiment[Trajectory]:
     return Experiment(
         with_threads(env, 1),
         PPOConfig(**settings),
-        DataParallel(workers()),
+        DataParallel(default_workers(args)),
         Processes(),
         until=Until(env_steps=2_500_000_000),
         device=args.device,
@@ -79,23 +89,18 @@ def dd_ppo_paper(args: RecipeArgs) -> Experiment[Trajectory]:
 
 
 def fasttd3_ddp(args: RecipeArgs) -> Experiment[Transition]:
-    """Return FastTD3 with a share of its envs, batch and replay on each worker."""
-    base, count = fast_td3.default_experiment(args), workers()
+    """Return FastTD3 with envs, batch and replay divided among the workers, whatever their number."""
+    base = fast_td3.default_experiment(args)
     assert isinstance(base.system, Sync)
-    schedule = base.system.schedule
-    envs = args.envs or max(1, base.env.envs // count)
-    batch_size = max(1, schedule.batch_size // count)
+    schedule = dataclasses.replace(base.system.schedule, max_updates_per_step=0.0)
     return dataclasses.replace(
         base,
-        env=with_threads(base.env.with_envs(envs), 1) if args.on_cpu else base.env.with_envs(envs),
+        env=with_threads(base.env, 1) if args.on_cpu else base.env,
         algorithm=dataclasses.replace(base.algorithm, compile=False),  # type: ignore[type-var]
         system=DataParallel(
-            count,
-            replays=dataclasses.replace(
-                base.system,
-                schedule=dataclasses.replace(schedule, batch_size=batch_size, max_updates_per_step=0.0),
-                replay_capacity=base.system.replay_capacity // count,
-            ),
+            sharing_workers(default_workers(args), base.env.envs, schedule.batch_size),
+            replays=dataclasses.replace(base.system, schedule=schedule),
+            divide_among_workers=True,
         ),
         engine=Processes(),
         recipe="fasttd3-ddp",

@@ -24,9 +24,8 @@ DEFAULT_ENV = "Pendulum-v1"
 # update, one update per env step, ten episodes of random actions first. The configs' defaults are theirs too.
 PAPER_ENVS, RANDOM_STEPS, REPLAY_STEPS = 8, 10_000, 1_000_000
 
-# Small networks for CPUs: learning rates, n, tau, scaled rewards and held noise of `sac` for CPUs, and the
-# penalty of `fasttd3` that keeps a deterministic actor out of saturation: without it 70 % of the actions of
-# Pendulum without velocities are saturated, and it returns -814 after 2,300 updates.
+# Small networks for CPUs: learning rates, n, tau, scaled rewards, held noise and averaged actor of `sac` for
+# CPUs. An embedding of 32 rectified units need not keep every observation: actor and critics read them, too.
 SMALL: dict[str, Any] = {
     "sequence_length": 16,
     "burn_in": 4,
@@ -34,8 +33,10 @@ SMALL: dict[str, Any] = {
     "n_step": 3,
     "tau": 0.05,
     "noise_repeats": 0,
+    "average_tau": 0.01,
     "embedding": 32,
     "core_size": 64,
+    "input_shortcut": True,
     "actor_hidden": (64,),
     "critic_hidden": (128, 64),
     "layer_norm": True,
@@ -44,8 +45,22 @@ SMALL: dict[str, Any] = {
     "normalize_observations": True,
     "normalize_rewards": True,
 }
-SMALL_TD3: dict[str, Any] = SMALL | {"std_min": 0.05, "std_max": 0.4, "preactivation_penalty": 1.0}
-SMALL_SAC: dict[str, Any] = SMALL | {"policy_delay": 2, "alpha_init": 0.01, "alpha_lr": 3e-3}
+# Noise of `fasttd3` for CPUs, and its penalty that keeps a deterministic actor out of saturation: without it
+# 70 % of the actions of Pendulum without velocities were saturated (docs/explanation/algorithms/memory.md).
+SMALL_TD3: dict[str, Any] = SMALL | {
+    "std_min": 0.05,
+    "std_max": 2.0,
+    "std_distribution": "log_uniform",
+    "preactivation_penalty": 1.0,
+}
+# Temperature and noise of `sac` for CPUs: little noise in the targets, more while exploring.
+SMALL_SAC: dict[str, Any] = SMALL | {
+    "policy_delay": 2,
+    "alpha_init": 0.001,
+    "alpha_lr": 3e-3,
+    "log_std_max": 0.0,
+    "noise_scale_max": 8.0,
+}
 SMALL_ENVS, SMALL_BATCH, SMALL_REPLAY = 32, 24, 50_000  # the last two in sequences
 
 

@@ -56,9 +56,10 @@ class DataParallelTrainer(Trainer[Recorded, Batch], Generic[Recorded, Batch]):
         return metrics | self._update_together()
 
     def _synchronize(self) -> None:
-        counts = synchronize(self.group, self.algorithm, [self.version, self.vector_steps])
-        self.version, self.vector_steps = counts
+        own = [self.version, self.vector_steps, self.collector.env_steps]
+        self.version, self.vector_steps, env_steps = synchronize(self.group, self.algorithm, own)
         self.collector.version, self._synchronized = self.version, True
+        self.collector.env_steps = self.collector.env_steps or env_steps  # 0: added when the run was resumed
 
     def _end_late_rollout(self, recorder: RolloutRecorder[Recorded]) -> int:
         """End the rollout if enough other members have finished theirs, or the engine waits for a pause.
@@ -103,7 +104,9 @@ class DataParallelTrainer(Trainer[Recorded, Batch], Generic[Recorded, Batch]):
         return super().state_dict() | ({"algorithm": own_state(self.algorithm)} if self.group.rank else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`."""
+        """Restore the result of `state_dict`; a worker added to a resumed run has none: {}."""
+        if not state and self.group.rank:
+            return
         complete = self.algorithm.state_dict() | (state["algorithm"] or {})
         super().load_state_dict(state | {"algorithm": complete})
         self._synchronized = False
@@ -112,25 +115,44 @@ class DataParallelTrainer(Trainer[Recorded, Batch], Generic[Recorded, Batch]):
 class DataParallelLearner(Learner[LearnerBatch], Generic[LearnerBatch]):
     """One of several learners that sample from the same source and average their gradients.
 
-    Rank 0 publishes the weights.
+    Rank 0 publishes the weights. A member joins the next round when it has a batch, and without one when the
+    engine has requested a pause, since no batch may arrive any more. The round of members of which one has
+    no batch ends without an update.
     """
 
     def __init__(self, group: Group, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **kwargs)
         self.group, self._synchronized = group, False
+        self._batch: LearnerBatch | None = None  # received and not learned from yet
+        self._in_round = False
 
     def step(self) -> Metrics | None:
-        """Make one update together with the others; None if there is no batch."""
+        """Make one update together with the others; None if not all have a batch."""
         if not self._synchronized:
             (self.updates,) = synchronize(self.group, self.algorithm, [self.updates])
             self._synchronized = True
         metrics = super().step()
-        if metrics is None:
-            return None
-        if self.updates % CHECK_EVERY == 0:
+        if metrics is not None and self.updates % CHECK_EVERY == 0:
             compare_weights(self.group, self.algorithm, self.updates)
-        self.group.end_round()
-        return metrics if self.group.rank == 0 else without_counts(metrics)
+        if self._in_round:
+            self.group.end_round()
+            self._in_round = False
+        return metrics if metrics is None or self.group.rank == 0 else without_counts(metrics)
+
+    def _next_batch(self) -> LearnerBatch | None:
+        """Return the next batch if all members have one; otherwise keep it for the next step.
+
+        Collective, and then part of a round, if this member has a batch or a pause is requested.
+        """
+        if self._batch is None:
+            self._batch = super()._next_batch()
+        if self._batch is None and not self.group.pause_requested:
+            return None
+        self._in_round = True
+        if not self.group.all_gather(torch.tensor(int(self._batch is not None))).all():
+            return None
+        batch, self._batch = self._batch, None
+        return batch
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of a learner; what learners share is in that of rank 0."""
@@ -175,6 +197,8 @@ def compare_weights(group: Group, algorithm: Algorithm[Any], updates: int) -> No
     """Collective. Raise TrainingFault if networks, optimizers or statistics are not those of rank 0."""
     leaves = pytree.tree_leaves(shared_state(algorithm))
     sums = [x.double().sum().cpu() for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
+    if not sums:
+        return
     gathered = group.all_gather(torch.stack(sums))
     equal = (gathered == gathered[0]) | (gathered.isnan() & gathered[0].isnan())
     different = (~equal.all(1)).nonzero().flatten().tolist()

@@ -32,7 +32,7 @@ class DataParallel:
     """A group of workers, each an actor and a learner, and an evaluator."""
 
     workers: int = bounded(2, low=1, high=1024)
-    """Number of workers; each steps --envs envs and learns from its own experience."""
+    """Number of workers; each steps --envs envs, or its share of them, and learns from its own experience."""
     preemption: float = bounded(0.6, above=0, high=1)
     """Share of the workers that have finished their rollout at which the others end theirs, if they have
     at least a quarter of it; 1 waits for all."""
@@ -41,6 +41,9 @@ class DataParallel:
     """Updates and replay of each worker, for algorithms that learn from transitions."""
     devices: str = ""
     """Device of each worker, such as worker0=cuda:0,worker1=cuda:1; by default --device."""
+    divide_among_workers: bool = False
+    """--envs, the batch size and the replay capacity are totals, of which each worker has an equal share;
+    otherwise each worker has all of them."""
 
     def program(self, algorithm: AlgorithmConfig[Any], env: EnvConfig, settings: RunSettings) -> Program:
         """Workers meet in a group; the evaluator pulls the policy of the first."""
@@ -50,6 +53,7 @@ class DataParallel:
                 f"{type(algorithm).__name__} keeps {statistics} of its own batches, so that data-parallel "
                 "workers would not stay equal; use TD3, SAC, DQN or PPO."
             )
+        env = self._worker_env(env)
         devices = parse_devices(self.devices, {f"worker{i}": settings.device for i in range(self.workers)})
         workers = []
         for rank, group in enumerate(program.group("workers", self.workers)):
@@ -76,9 +80,7 @@ class DataParallel:
         membership = Membership(group, self.preemption)
         if isinstance(algorithm.experience, TrajectorySpec):
             return self.rollouts.add_trainer(program, name, algorithm, env, settings, learner, membership)
-        # The number of updates must not depend on the time that a worker has.
-        schedule = dataclasses.replace(self.replays.schedule, max_updates_per_step=0.0)
-        return dataclasses.replace(self.replays, schedule=schedule).add_trainer(
+        return self._worker_replay().add_trainer(
             program,
             name,
             algorithm,
@@ -90,3 +92,31 @@ class DataParallel:
             build(ReplayPeers, group),
             membership,
         )
+
+    def _worker_env(self, env: EnvConfig) -> EnvConfig:
+        """Return the envs of one worker."""
+        return env.with_envs(self._share("--envs", env.envs)) if self.divide_among_workers else env
+
+    def _worker_replay(self) -> Sync:
+        """Return the updates and the replay of one worker.
+
+        The number of updates must not depend on the time that a worker has.
+        """
+        schedule = dataclasses.replace(self.replays.schedule, max_updates_per_step=0.0)
+        capacity = self.replays.replay_capacity
+        if self.divide_among_workers:
+            batch_size = self._share("--system.replays.schedule.batch-size", schedule.batch_size)
+            schedule = dataclasses.replace(schedule, batch_size=batch_size)
+            capacity = max(1, capacity // self.workers)  # replays round down to whole rows per env anyway
+        return dataclasses.replace(self.replays, schedule=schedule, replay_capacity=capacity)
+
+    def _share(self, flag: str, total: int) -> int:
+        """Return the share of one worker; BadInput if the total does not divide."""
+        share, rest = divmod(total, self.workers)
+        if rest:
+            fitting = " or ".join(str(each * self.workers) for each in (share, share + 1) if each)
+            raise BadInput(
+                f"{flag} is {total}, which {self.workers} workers cannot share equally; use {fitting}, or "
+                "another number of workers."
+            )
+        return share

@@ -36,11 +36,16 @@ class Processes:
     """How processes start: forkserver imports torch once for all hosts, spawn once for each."""
 
     def check(self, program: Program) -> None:
-        """Raise SetupProblem if this machine cannot run one process per host."""
+        """Raise SetupProblem if this machine cannot run one process per host.
+
+        Raise BadInput if members of a group share a CUDA device.
+        """
         if sys.platform != "linux":
             raise SetupProblem("The processes engine needs Linux; use --engine inline here.")
+        from troop.engines.distributed_group import check_devices
         from troop.engines.processes.capacity import check_capacity
 
+        check_devices(program)
         check_capacity(program, self.start, self.start_limit_s)
 
     def run(

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from troop.algorithms import PPOConfig, UnrealConfig
+from troop.algorithms import ImpalaConfig, PPOConfig, UnrealConfig
+from troop.algorithms.actor_critic_policy import evaluate_trajectory
 from troop.algorithms.trajectory_replay import TrajectoryReplay, reward_candidates
 from troop.algorithms.unreal import Unroll
 from troop.core.batch import Trajectory
@@ -50,8 +51,17 @@ def trajectory(spec, steps=8, streams=4, seed=0, core_size=6):
         {name: draw(field, 1) for name, field in spec.obs.items()},
         torch.tensor([4 * streams + 1]),
         {"core": {name: torch.randn(streams, core_size, generator=generator) for name in ("h", "c")}},
-        {"episode_return": torch.zeros(steps, streams), "version": torch.zeros(steps, streams)},
+        {name: torch.zeros(steps, streams) for name in ("episode_return", "version", "log_prob")},
     )
+
+
+def acted_by(learner, batch):
+    """Return the batch with the log-probabilities of the learner's policy: no lag."""
+    with torch.no_grad():
+        outputs, _, _ = evaluate_trajectory(learner.policy, batch)
+    log_prob = learner.policy.distribution.log_prob(outputs, batch.action.flatten(0, 1))
+    batch.extras["log_prob"] = log_prob.view_as(batch.reward)
+    return batch
 
 
 def prepared(spec, seed=0, **settings):
@@ -209,7 +219,8 @@ def plain_update(learner, batch):
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 @pytest.mark.parametrize("spec", [IMAGES, VECTORS], ids=lambda spec: spec.id)
 def test_a_whole_update_matches_an_independent_version(spec, reduction):
-    learner, batch = prepared(spec, reduction=reduction, lr=0.1), trajectory(spec)
+    learner = prepared(spec, reduction=reduction, lr=0.1)
+    batch = acted_by(learner, trajectory(spec))
     before = {name: x.detach().clone() for name, x in learner.policy.named_parameters()}
     torch.manual_seed(3)
     expected = plain_update(learner, batch)
@@ -233,13 +244,27 @@ def test_without_auxiliary_tasks_the_gradient_is_that_of_a2c():
     unscaled = {"normalize_rewards": False, "normalize_observations": False}
     a2c = PPOConfig(**shared, **common, **plain, **unscaled, rollout_length=8).algorithm(VECTORS)
     a2c.policy.load_state_dict(unreal.policy.state_dict())
-    batch = trajectory(VECTORS)
-    batch.extras["log_prob"] = torch.zeros(8, 4)
+    batch = acted_by(unreal, trajectory(VECTORS))
     assert unreal.replay is None and not len(unreal.heads)
     unreal.update(batch)
     a2c.update(batch)
     for one, two in zip(unreal.policy.parameters(), a2c.policy.parameters(), strict=True):
         assert torch.allclose(one, two, atol=1e-6)
+
+
+def test_without_auxiliary_tasks_the_gradient_on_lagged_data_is_that_of_impala():
+    off = {"pixel_control_coef": 0.0, "reward_prediction_coef": 0.0, "value_replay_coef": 0.0}
+    shared = {"core": "lstm", "core_size": 6, "hidden": (8, 8), "lr": 0.1, "eps": 1e-3, "unroll_length": 8}
+    unreal = UnrealConfig(**shared, **off, entropy_coef=0.01, clip_rewards=False).algorithm(VECTORS)
+    impala = ImpalaConfig(**shared, entropy_cost=0.01).algorithm(VECTORS)
+    impala.policy.load_state_dict(unreal.policy.state_dict())
+    batch, before = trajectory(VECTORS), copy.deepcopy(unreal.policy.state_dict())
+    batch.extras["log_prob"] = torch.full((8, 4), -1.1) - torch.rand(8, 4)
+    unreal.update(batch)
+    impala.update(batch)
+    for name, x in unreal.policy.state_dict().items():
+        assert torch.allclose(x, impala.policy.state_dict()[name], atol=1e-6)
+    assert any(not torch.equal(x, before[name]) for name, x in unreal.policy.state_dict().items())
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from troop.core.exploration import Exploration, LinearSchedule
 from troop.core.peers import NO_PEERS, Peers
 from troop.functional.gae import gae, with_final_values
 from troop.functional.pixel_control import cell_grid, pixel_change
+from troop.functional.vtrace import vtrace
 from troop.nets.activations import Activation
 from troop.nets.actor_critic import ActorCriticConfig
 from troop.nets.auxiliary_heads import FRAMES, PixelControlHead, RewardPredictionHead
@@ -226,14 +227,15 @@ class Unreal(LearnerState):
         """Return L = L_A3C + lambda_PC L_PC + lambda_RP L_RP + lambda_VR L_VR (equation 5), and its terms.
 
         L_A3C = sum_t -log pi(a_t|s_t) (R_t - V_t) + value_coef / 2 (R_t - V_t)^2 - entropy_coef H(pi(.|s_t)).
+        R_t are V-trace targets: the n-step returns if the policy that acted is the current one, as in A3C.
         """
         cfg, distribution = self.cfg, self.policy.distribution
         unroll, valid = unroll_trajectory(self.policy, batch), batch.valid.float()
         obs = {name: x[:-1].flatten(0, 1) for name, x in batch.obs.items()}
         outputs = self.policy.distribution_outputs(unroll.features[: valid.numel()], obs)
         log_prob = distribution.log_prob(outputs, batch.action.flatten(0, 1)).view_as(valid)
-        returns, value = n_step_returns(batch, reward, unroll), unroll.values[:-1]
-        advantage = returns - value.detach()
+        returns, advantage = vtrace_targets(batch, reward, unroll, log_prob.detach())
+        value = unroll.values[:-1]
         policy_loss = -(log_prob * advantage * valid).sum()
         value_loss = 0.5 * ((returns - value).square() * valid).sum()
         entropy = (distribution.entropy(outputs).view_as(valid) * valid).sum()
@@ -396,6 +398,18 @@ def unroll_trajectory(policy: ActorCriticPolicy, batch: Trajectory) -> Unroll:
         final_features, _ = policy.features(x, state, started)
         final_values = policy.net.values(final_features, privileged)
     return Unroll(features, values, final_features, final_values)
+
+
+@torch.no_grad()
+def vtrace_targets(
+    batch: Trajectory, reward: Tensor, unroll: Unroll, log_prob: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return value targets and advantages [T, B], corrected for the lag of the policy that acted."""
+    valid = batch.valid.float()
+    next_value = with_final_values(unroll.values, unroll.final_values, batch.final_index)
+    value, trace = unroll.values[:-1] * valid, valid * ~batch.ended
+    log_ratio = log_prob - batch.extras["log_prob"]
+    return vtrace(log_ratio, reward * valid, batch.discount, value, next_value, trace)
 
 
 @torch.no_grad()

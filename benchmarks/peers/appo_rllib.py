@@ -43,8 +43,9 @@ def main() -> None:
     points: list[tuple[float, float]] = []
     while not points or points[-1][0] < WARMUP_S + workload.seconds:
         result = algorithm.train()
-        counted = float(result["env_runners"]["num_env_steps_sampled_lifetime"])
-        points.append((time.perf_counter() - begin, counted))
+        counted = result.get("env_runners", {}).get("num_env_steps_sampled_lifetime")
+        if counted is not None:  # the first iterations may have no results of the env runner yet
+            points.append((time.perf_counter() - begin, float(counted)))
     algorithm.stop()
     measured = [point for point in points if point[0] >= WARMUP_S]
     (start, first), (end, last) = measured[0], measured[-1]

@@ -797,7 +797,12 @@ PAPERS: dict[str, Paper] = {
         _PPO | {"env.envs": Value(8, "", "4 per worker: two workers have PPO's 8 together")},
     ),
     "dd-ppo-paper": Paper(_DD_PPO_CITATION, None, "cpu", _DD_PPO),
-    "fasttd3-ddp": Paper(_FASTTD3_PAPER + ", divided among workers", None, "cpu", {}),
+    "fasttd3-ddp": Paper(
+        _FASTTD3_PAPER + ", MuJoCo Playground column; totals of all workers",
+        G1,
+        CUDA,
+        {flag.replace("system.", "system.replays."): value for flag, value in _FASTTD3.items()},
+    ),
     "appo": Paper(
         "Petrenko et al. 2020, Sample Factory (arXiv 2006.11751), preset for Atari of release 2",
         "Pong-v5",

@@ -69,6 +69,10 @@ def check_equal(one, other):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("env", ENVS)
 def test_on_policy_systems_make_the_expected_updates_and_can_be_resumed(system, algorithm, env):
+    if system == "a3c" and getattr(ALGORITHMS[algorithm], "desired_kl", 0):
+        with pytest.raises(BadInput, match="--desired-kl has no effect in A3C"):
+            host_of(system, algorithm, env)
+        return
     host, workers = host_of(system, algorithm, env), 1 if system == "on-policy" else 2
     step_rounds(host, 47)  # in the middle of the fifth trajectory
     saved = copy.deepcopy(host.state_dict())

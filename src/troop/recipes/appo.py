@@ -33,7 +33,7 @@ ATARI: dict[str, Any] = {
 }
 # Fast on a few cores: the network of Mnih et al. 2013; two passes, so that one core of learning keeps up with
 # one of sampling. `ppo`, whose learning rate follows the KL divergence, stays near the rate of 1e-3 on Pong;
-# with 5e-4 the divergence of an update of this recipe is 0.002, and nothing is learned in a million env steps.
+# with 5e-4 the divergence of an update of this recipe is 0.002: a million env steps teach it nothing.
 ATARI_CPU: dict[str, Any] = ATARI | {
     "rollout_length": 64,
     "epochs": 2,
